@@ -3,6 +3,7 @@
 Their libraries are imported where a test needs them: together they take seconds.
 """
 
+import warnings
 from importlib import import_module
 
 import pytest
@@ -12,7 +13,7 @@ from torch.nn import functional
 
 from hnlib import methods
 from hnlib.images import _torchvision  # noqa: F401, which those libraries import: see there
-from hnlib.integrations.sentence_transformers import HardNegatives
+from hnlib.integrations.sentence_transformers import HardNegatives, watch
 
 BOTH = dict(directions=("query_to_doc", "doc_to_query"), partition_mode="per_direction")
 
@@ -154,6 +155,21 @@ def test_a_model_that_guides_itself_is_gist_embed(mined, margin):
     ours = HardNegatives(model, "simclr", mask=beats)(features)
     assert far(ours, gist(model, model, margin)(features, None), weights) < 1e-6
     assert far(ours, gist(model, Tower(1), margin)(features, None), weights) > 1e-4
+
+
+def test_a_watched_loss_is_looked_at_with_the_columns_of_a_trainer():
+    """The model is asked once more, and stays the loss's model."""
+    model, features = Tower(0), texts(0, 2)
+    loss = watch(HardNegatives(model, "simclr"), every=2)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        loss(features)
+        features[1]["input_ids"][6:] = features[1]["input_ids"][:6]
+        loss(features)
+        assert not found
+        value = loss(features)
+    assert [str(x.message)[:22] for x in found] == ["step 2, equal keys: 12"]
+    assert loss.model is model and value.requires_grad
 
 
 def test_columns_and_labels_are_those_of_all_devices(monkeypatch):

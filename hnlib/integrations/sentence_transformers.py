@@ -1,4 +1,4 @@
-"""A method of the catalogue as a loss of sentence-transformers."""
+"""A method of the catalogue as a loss of sentence-transformers, and a linter of its trainings."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from hnlib import methods
+from hnlib import lint, methods
 from hnlib.contrast import Contrast
 from hnlib.distributed import gather
 
-__all__ = ["HardNegatives"]
+__all__ = ["HardNegatives", "watch"]
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -127,3 +127,69 @@ class HardNegatives(nn.Module):
         """Return what the model card shows."""
         shown = {"method": self.method.name, **self.method.options, "both": self.both}
         return {k: v for k, v in shown.items() if isinstance(v, str | bool | int | float)}
+
+
+def watch(loss: nn.Module, every: int = 1000) -> nn.Module:
+    """Let `hnlib.lint` look at the batches of a sentence-transformers trainer.
+
+    At the first step and at one of so many after it, the columns of the batch are embedded once
+    more and put to the loss. Each cause of a mistake is a warning, once.
+
+    Parameters
+    ----------
+    loss : Module
+        The trainer's loss, which calls its `model` for each column.
+    every : int, default 1000
+        Steps between two looks.
+
+    Returns
+    -------
+    Module
+        The loss itself.
+
+    Raises
+    ------
+    ValueError
+        If `every` is not a positive integer.
+
+    Examples
+    --------
+    A trainer is given the watched loss, ``SentenceTransformerTrainer(model, loss=loss, …)``:
+
+    >>> import torch
+    >>> from hnlib.integrations.sentence_transformers import HardNegatives, watch
+    >>> loss = watch(HardNegatives(torch.nn.Identity(), "simclr"))
+    """
+    return lint.watch(loss, every, look=_look)
+
+
+def _look(loss: nn.Module, sentence_features, labels: Tensor | None = None) -> lint.Findings:
+    """Return what the linter finds in a batch of tokens, one dictionary for each column."""
+    model, columns = loss.model, [dict(column) for column in sentence_features]
+    devices = range(torch.cuda.device_count())
+    with torch.no_grad(), torch.random.fork_rng([*devices]):
+        embedded = [model(dict(column))["sentence_embedding"] for column in columns]
+    masks = [column.get("attention_mask") for column in columns]
+    tokens = [column.get("input_ids") for column in columns]
+    inputs = None
+    if all(isinstance(x, Tensor) and x.ndim == 2 for x in (*masks, *tokens)):
+        inputs = [
+            [tuple(row[kept.bool()].tolist()) for row, kept in zip(*part)]
+            for part in zip(tokens, masks)
+        ]
+
+    def of_embeddings(*z: Tensor) -> Tensor:
+        loss.model = _Given()
+        try:
+            return loss([{"sentence_embedding": x} for x in z], labels)
+        finally:
+            loss.model = model
+
+    return lint.lint(of_embeddings, *embedded, inputs=inputs)
+
+
+class _Given(nn.Module):
+    """Stands where the model is, for columns that are embedded already."""
+
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        return features

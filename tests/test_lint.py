@@ -1,0 +1,422 @@
+"""What the linter says of mistakes, and that it says nothing without one; `linter_threads.toml` has the threads."""
+
+import json
+import math
+import re
+import tomllib
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from drawn import seeded
+from lint_programs import PROGRAMS, B, T, batch, clip, ranking, rows
+from processes import run_twice
+from scripts import ROOT
+from torch import nn
+from torch.nn.functional import (
+    cosine_similarity,
+    cross_entropy,
+    logsigmoid,
+    nll_loss,
+    normalize,
+    triplet_margin_loss,
+)
+
+from hnlib import methods
+from hnlib.lint import Findings, lint, watch
+
+THREADS = tomllib.loads((ROOT / "tests/linter_threads.toml").read_text(encoding="utf-8"))["thread"]
+CAUSES = {thread["where"]: thread["cause"] for thread in THREADS}
+STAGES = np.load(ROOT / "book/results/stages.npz")
+Y = torch.arange(B) % 8
+Q, K = batch()
+
+
+def first(*arguments, **named):
+    """The first cause that the linter names."""
+    return next(iter(lint(*arguments, **named).causes), None)
+
+
+def softmax(change):
+    """InfoNCE of changed logits."""
+    return lambda q, k: cross_entropy(change(normalize(q) @ normalize(k).T), torch.arange(len(q)))
+
+
+def simclr(z1, z2, own=-torch.inf, partner=None):
+    """NT-Xent of [2n, d]; the other view is n rows further."""
+    z = normalize(torch.cat([z1, z2]))
+    s = z @ z.T / 0.5
+    s[range(len(s)), range(len(s))] += own
+    here = torch.arange(len(s))
+    return cross_entropy(s, (here + len(z1)) % len(s) if partner is None else partner(here))
+
+
+def supcon(features, labels=None):
+    """SupContrast's form, [n, views, d]."""
+    n, views = features.shape[:2]
+    z = normalize(torch.cat(features.unbind(1)))
+    labels = torch.arange(n) if labels is None else labels
+    same = (labels[:, None] == labels).repeat(views, views)
+    off = ~torch.eye(len(z), dtype=torch.bool)
+    s = (z @ z.T / 0.1).masked_fill(~off, -torch.inf)
+    log_p = (s - s.logsumexp(1, keepdim=True)).masked_fill(~(same & off), 0)
+    return -(log_p.sum(1) / (same & off).sum(1)).mean()
+
+
+def masked(q, k, labels, keep=True):
+    """Keys of the query's class are no negatives; the query's own key must stay."""
+    same = labels[:, None] == labels
+    if keep:
+        same = same.clone().fill_diagonal_(False)
+    return cross_entropy(
+        (normalize(q) @ normalize(k).T / 0.1).masked_fill(same, -1e9), torch.arange(len(q))
+    )
+
+
+def moco(q, k, queue):
+    q, k, queue = map(normalize, (q, k, queue))
+    logits = torch.cat([(q * k).sum(1, keepdim=True), q @ queue.T], 1)
+    return cross_entropy(logits / T, torch.zeros(len(q), dtype=torch.long))
+
+
+def siglip(q, k):
+    logits = 10 * normalize(q) @ normalize(k).T - 10
+    return -logsigmoid((2 * torch.eye(len(q)) - 1) * logits).sum() / len(q)
+
+
+def barlow(z1, z2):
+    z1, z2 = ((z - z.mean(0)) / z.std(0) for z in (z1, z2))
+    c = z1.T @ z2 / len(z1)
+    return (c.diagonal() - 1).square().sum() + 0.005 * c.fill_diagonal_(0).square().sum()
+
+
+class Learned(nn.Module):
+    """CLIP with a learned scale."""
+
+    def __init__(self, start, change=torch.exp):
+        super().__init__()
+        self.logit_scale, self.change = nn.Parameter(torch.tensor(start)), change
+
+    def forward(self, a, b):
+        return clip(a, b, 1 / self.change(self.logit_scale))
+
+
+MISTAKES = {
+    # cause, loss, arguments; the same without the mistake, or nearly with it, in RIGHT
+    "multiplied by the temperature": ("temperature", softmax(lambda s: s * T), Q, K),
+    "no temperature": ("temperature", softmax(lambda s: s), Q, K),
+    "in front": ("temperature", lambda q, k: T * softmax(lambda s: s)(q, k), Q, K),
+    "scaled before it is normalised": ("temperature", lambda q, k: ranking(q / T, k, t=1.0), Q, K),
+    "twice": ("temperature", softmax(lambda s: s * 20 / 0.05), Q, K),
+    "exp of the scale itself": ("temperature", Learned(14.3), Q, K),
+    "softmax before cross_entropy": ("softmax", softmax(lambda s: (s / T).softmax(1)), Q, K),
+    "sigmoid before cross_entropy": ("softmax", softmax(lambda s: (s / T).sigmoid()), Q, K),
+    "nll_loss of probabilities": (
+        "softmax",
+        lambda q, k: nll_loss((normalize(q) @ normalize(k).T / T).softmax(1), torch.arange(len(q))),
+        Q,
+        K,
+    ),
+    "not normalised": (
+        "lengths",
+        lambda q, k: cross_entropy(q @ k.T / T, torch.arange(len(q))),
+        Q,
+        K,
+    ),
+    "keys not normalised": (
+        "lengths",
+        lambda q, k: cross_entropy(normalize(q) @ k.T / T, torch.arange(len(q))),
+        Q,
+        K,
+    ),
+    "normalised over the batch": (
+        "lengths",
+        lambda q, k: cross_entropy(
+            normalize(q, dim=0) @ normalize(k, dim=0).T / T, torch.arange(len(q))
+        ),
+        Q,
+        K,
+    ),
+    "targets one too far": (
+        "pairing",
+        lambda q, k: cross_entropy(
+            normalize(q) @ normalize(k).T / T, torch.arange(len(q)).roll(-1)
+        ),
+        Q,
+        K,
+    ),
+    "partners side by side": (
+        "pairing",
+        lambda a, b: simclr(a, b, partner=lambda here: here ^ 1),
+        Q,
+        K,
+    ),
+    "wrong sign": ("pairing", lambda q, k: -ranking(q, k), Q, K),
+    "distances as similarities": (
+        "pairing",
+        lambda q, k: cross_entropy(
+            torch.cdist(normalize(q), normalize(k)) / T, torch.arange(len(q))
+        ),
+        Q,
+        K,
+    ),
+    "the mask hides the positive": ("labels", lambda q, k, y: masked(q, k, y, False), Q, K, Y),
+    "one class": ("labels", supcon, torch.stack([Q, K], 1), 0 * Y),
+    "itself a negative": ("own row", lambda a, b: simclr(a, b, own=0.0), Q, K),
+    "a queue that has the keys": ("equal keys", moco, Q, K, torch.cat([K, rows(5)])),
+    "queries twice": ("equal keys", ranking, torch.cat([Q[:32]] * 2), K),
+    "no augmentation": ("equal views", ranking, Q, Q.clone()),
+    "collapse": ("equal scores", ranking, 0 * Q + 1, 0 * K + 1),
+    "shuffled on one side": (
+        "shuffled pairs",
+        ranking,
+        Q,
+        K[torch.randperm(B, generator=seeded())],
+    ),
+    "log-scale without exp": ("scale", Learned(2.6593, lambda x: 1 * x), Q, K),
+    "another log-scale without exp": ("scale", Learned(3.0, lambda x: 1 * x), Q, K),
+    "clamped": ("scale", Learned(4.7, lambda x: x.exp().clamp(max=50.0)), Q, K),
+    "at the limit": ("scale", Learned(math.log(100)), Q, K),
+    "detached": ("no gradient", lambda q, k: ranking(q.detach(), k.detach()), Q, K),
+    "logarithm of a cosine": (
+        "not finite",
+        lambda q, k: (normalize(q) @ normalize(k).T).log().mean(),
+        Q,
+        K,
+    ),
+    "all is won": ("floor", triplet_margin_loss, Q, Q + 0.01 * K, rows(9)),
+}
+RIGHT = {
+    "ranking": (ranking, Q, K),
+    "cold": (lambda q, k: ranking(q, k, t=0.01), Q, K),
+    "warm": (lambda q, k: ranking(q, k, t=0.8), Q, K),
+    "a factor": (lambda q, k: 3 * ranking(q, k), Q, K),
+    "two directions": (clip, Q, K),
+    "two views": (simclr, Q, K),
+    "a single tensor": (lambda z: simclr(*z.chunk(2)), torch.cat([Q, K])),
+    "labels": (supcon, torch.stack([Q, K], 1), Y),
+    "no labels": (supcon, torch.stack([Q, K], 1)),
+    "a mask": (masked, Q, K, Y),
+    "targets": (
+        lambda q, k, y: cross_entropy(normalize(q) @ normalize(k).T / T, y),
+        Q,
+        K,
+        torch.arange(B),
+    ),
+    "a queue": (moco, Q, K, rows(5, 256)),
+    "sigmoid": (siglip, Q, K),
+    "no negatives": (lambda q, k: -cosine_similarity(q, k.detach()).mean(), Q, K),
+    "correlations": (barlow, Q, K),
+    "inner products": (lambda q, k: cross_entropy(q @ k.T, torch.arange(len(q))), 0.3 * Q, 0.3 * K),
+    "triplets": (triplet_margin_loss, normalize(Q), normalize(K), normalize(rows(3))),
+    "fewer dimensions than rows": (ranking, *batch(0, 256, 48)),
+    "half precision": (ranking, Q.half(), K.half()),
+    "duplicates that labels name": (masked, Q, torch.cat([K[:8]] * 8), Y),
+    "a learned scale": (Learned(2.6593), Q, K),
+    "few dimensions": (ranking, *batch(0, 12, 4, 0.5)),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named_first(name):
+    cause, *given = MISTAKES[name]
+    found = lint(*given)
+    assert found.causes[:1] == (cause,)
+    assert str(found).startswith(f"{cause}: ") and len(str(found).splitlines()) == len(found.causes)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_nothing_is_said_without_a_mistake(name):
+    found = lint(*RIGHT[name])
+    assert not found and str(found) == ""
+
+
+@pytest.mark.parametrize("where", PROGRAMS)
+def test_threads_are_told_their_cause(where):
+    assert first(*PROGRAMS[where](False)) == CAUSES[where]
+    assert first(*PROGRAMS[where](True)) is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_softmax_of_cosines_is_well_at_any_usual_temperature(seed):
+    """And what is not usual is found: the temperature that the loss was given."""
+    draw = torch.rand(4, generator=seeded(seed)).tolist()
+    t, n, both = 0.02 * 40 ** draw[0], int(4 + 20 * draw[1]), draw[2] > 0.5
+    d = int(1 + draw[3] * 3) * 2 * n
+    q, k = batch(seed, n, d)
+    loss = clip if both else ranking
+    assert not lint(lambda q, k: loss(q, k, t=t), q, k)
+    hot = lint(lambda q, k: loss(q, k, t=10 * t + 1), q, k).sentences["temperature"]
+    assert float(re.search(r"divided by t = (\S+),", hot)[1]) == pytest.approx(10 * t + 1, 0.02)
+    cold = lint(lambda q, k: loss(q, k, t=t / 250), q, k).sentences["temperature"]
+    scale = float(re.search(r"multiplied by (\S+),", cold)[1])
+    assert scale == pytest.approx(250 / t, 0.1)
+
+
+@pytest.mark.parametrize("method", methods.CATALOGUE)
+def test_no_method_of_the_catalogue_is_suspected_on_recorded_batches(method):
+    entry = methods.CATALOGUE[method]
+    for name in ("cifar10 early", "scifact late"):
+        z1, z2 = torch.from_numpy(STAGES[name]).float()
+        loss, y = methods.build(method), torch.arange(len(z1)) % 4
+        if entry.features:
+            views = lambda a, b: loss(a, b, None, (a.relu(), b.relu()))  # noqa: B023, E731
+        else:
+            views = loss
+        assert str(lint(views, z1, z2, *[y] * entry.supervised)) == ""
+
+
+def test_the_floor_of_equal_keys_is_the_least_loss():
+    """By the loss of embeddings that are as good as they can be; half the copies, half the floor."""
+    for copies in (4, 2):
+        k = torch.cat([K[: B // copies]] * copies)
+        says = lint(ranking, Q, k).sentences["equal keys"]
+        floor = float(re.search(r"below (\S+),", says)[1])
+        assert floor == pytest.approx(math.log(copies), abs=5e-3)
+        assert floor == pytest.approx(float(ranking(k, k, t=0.01)), abs=5e-3)
+    assert f"query 0: keys {B // 2})" in says and "64 of 64 queries" in says
+
+
+def test_a_lower_floor_than_a_hundredth_is_not_worth_a_word():
+    q, k, mined = (*batch(0, 256), rows(7, 256))
+    for many, cause in ((3, None), (4, "equal keys")):
+        mined[:many] = k[:many]
+        assert first(ranking, q, k, mined) == cause  # log(2)/64 for four
+
+
+def test_equal_inputs_are_equal_keys_whatever_dropout_makes_of_them():
+    texts = [f"answer {i % 16}" for i in range(B)]
+    queries = [f"query {i}" for i in range(B)]
+    assert first(ranking, Q, K, inputs=[queries, texts]) == "equal keys"
+    assert first(ranking, Q, K) is None
+    assert first(ranking, Q, K, inputs=[queries, [f"answer {i}" for i in range(B)]]) is None
+    ids = torch.arange(B)[:, None] // 4
+    assert first(ranking, Q, K, inputs=[torch.arange(B)[:, None], ids]) == "equal keys"
+
+
+def test_labels_in_another_order_than_rows_are_seen_in_the_rows():
+    z, own = torch.cat([Q, K]), torch.arange(B)
+    loss = lambda z, y: supcon(z[:, None], y)  # noqa: E731
+    assert first(loss, z, own.repeat(2)) is None
+    assert first(loss, z, own.repeat_interleave(2)) == "labels"
+
+
+def test_state_of_loss_and_generators_stays():
+    class Queue(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("keys", rows(3))
+
+        def forward(self, q, k):
+            loss = moco(q, k, self.keys + 0.01 * torch.randn_like(self.keys))
+            self.keys = torch.cat([k.detach(), self.keys])[:B]
+            return loss
+
+    loss, state = Queue(), torch.random.get_rng_state()
+    before = loss.keys.clone()
+    assert not lint(loss, Q, K)
+    assert torch.equal(loss.keys, before) and torch.equal(torch.random.get_rng_state(), state)
+    loss(Q, K)
+    assert not torch.equal(loss.keys, before)
+
+
+class Statistics(nn.Module):
+    """Batch norm behind a layer."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.norm = nn.Linear(128, 64), nn.BatchNorm1d(64)
+
+    def forward(self, x):
+        return self.norm(self.layer(x))
+
+
+def test_statistics_of_parts_of_a_batch_tell_pairs_apart():
+    model = Statistics()
+    x = [rows(1), rows(2)]  # which have nothing in common but that four and four share a scale
+    for i in range(0, B, 4):
+        for part in x:
+            part[i : i + 4] += 5 * rows(100 + i, 1)
+    whole = [model(part).detach() for part in x]
+    parts = [torch.cat([model(y) for y in part.split(4)]).detach() for part in x]
+    told = [first(ranking, *z, inputs=x, model=model) for z in (whole, parts)]
+    assert told[0] is None  # four in a part are told apart, and no part from another
+    kept = model.norm.running_mean.clone()
+    lint(ranking, *whole, inputs=x, model=model)
+    assert torch.equal(kept, model.norm.running_mean)
+
+
+def told(loss, steps, **options):
+    """What a training with a watched loss warns of."""
+    watched = watch(loss, **options)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for given in steps:
+            watched(*given)
+    return watched, [str(warning.message) for warning in found]
+
+
+def test_the_first_call_and_one_of_so_many_is_looked_at_and_a_cause_told_once():
+    fine, twice = (Q, K), (Q, torch.cat([K[:32]] * 2))
+    assert told(ranking, [twice, fine], every=2)[1][0].startswith("step 0, equal keys: ")
+    assert told(ranking, [fine, twice, fine], every=2)[1] == []
+    (one,) = told(ranking, [fine, twice, twice, twice, twice], every=2)[1]
+    assert one.startswith("step 2, equal keys: ")
+
+
+def test_a_watched_module_is_itself_and_a_watched_function_returns_its_loss():
+    module = Learned(3.0, lambda x: 1 * x)
+    watched, found = told(module, [(Q, K), (Q, K)], every=1)
+    assert watched is module and len(found) == 1 and "logit_scale" in found[0]
+    watched, _ = told(ranking, [])
+    assert watched.__name__ == "ranking" and watched(Q, K) == ranking(Q, K)
+    with torch.no_grad():
+        assert told(softmax(lambda s: s), [(Q, K)])[1] == []  # an evaluation
+
+
+def test_a_training_goes_on_where_nobody_can_look():
+    _, found = told(lambda text: Q.sum(), [("not embeddings",)] * 2, every=1)
+    assert len(found) == 1 and "not examined: the loss cannot be called by itself" in found[0]
+    with pytest.raises(ValueError, match="every must be an integer of at least 1, got 0"):
+        watch(ranking, every=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ((ranking, "text", 3), "pass the loss's embeddings, float tensors .* got str, int"),
+        ((lambda q, k: q @ k.T, Q, K), r"the loss must return a scalar tensor, got \(64, 64\)"),
+        ((lambda q, k: 3.0, Q, K), "the loss must return a scalar tensor, got float"),
+        ((ranking, Q, K[:8]), r"each of at least 2 queries .*got embeddings of \[64, 8\] rows"),
+        ((ranking, Q[:63]), r"must be two views \[2n, d\], or come with labels, got 63 rows"),
+    ],
+)
+def test_what_cannot_be_examined_is_said_in_a_sentence(given, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        lint(*given)
+
+
+def test_inputs_must_have_the_rows_of_the_embeddings():
+    with pytest.raises(ValueError, match=r"inputs must have \[64, 64\] rows, .*got \[64, 1\]"):
+        lint(ranking, Q, K, inputs=[["q"] * B, ["k"]])
+
+
+def test_findings_without_a_sentence_are_false():
+    assert not Findings({}) and Findings({"floor": "…"}).causes == ("floor",)
+
+
+@pytest.mark.slow
+def test_the_gradient_of_two_processes_is_compared_with_the_whole_batch_s(tmp_path):
+    program = (ROOT / "tests/lint_on_two_processes.py").read_text(encoding="utf-8")
+    assert run_twice(program, tmp_path) == 0
+    found = [json.loads((tmp_path / f"found{rank}.json").read_text()) for rank in (0, 1)]
+    assert len(found[0]) > 10
+    for name, says in found[0].items():
+        if name == "unshifted":  # right on the first process
+            assert not says and list(found[1][name]) == ["pairing"]
+        elif name.startswith("right: "):
+            assert not says and not found[1][name], name
+        else:
+            assert list(says)[:1] == list(found[1][name])[:1] == [CAUSES[name]], name
