@@ -100,8 +100,8 @@ def test_a_caption_loses_what_we_saw():
 
 def test_the_book_shows_findings_as_prose():
     """Without the marks a caption begins with its words, and paragraphs stay apart."""
-    text = "One.\n\n<!-- finding -->\nTwo.<!-- end of finding --> Three.\n\nFour."
-    assert portable_notebooks.plain(text, "page") == "One.\n\nTwo. Three.\n\nFour."
+    text = "One.\n\n<!-- finding -->\nTwo.<!-- end of finding -->\n\nThree."
+    assert portable_notebooks.plain(text, "page") == "One.\n\nTwo.\n\nThree."
     caption = ["<!-- finding -->It rises.<!-- end of finding --> Dots."]
     book_extension.show_as_prose(None, "page", caption)
     assert caption == ["It rises. Dots."]
