@@ -11,6 +11,8 @@ import words
 from pybtex.backends import plaintext
 from pybtex.plugin import register_plugin
 
+from hnlib.notebooks import two_texts
+
 PAGE = re.compile(r"(?<=\]\()((?:\.\./)*[\w/-]+)\.md(?=\))")
 
 
@@ -22,6 +24,11 @@ def lead_to_executed(app, docname, source):
     )
 
 
+def show_as_prose(app, docname, source):
+    """Take out the marks of findings: at the head of a caption they would be a block of HTML."""
+    source[0] = two_texts.without_marks(source[0])
+
+
 def setup(app):
     """Called by Sphinx."""
     # pybtex looks through all installed packages for this at each citation
@@ -30,6 +37,7 @@ def setup(app):
     app.connect("config-inited", page_metadata.show_version)
     app.connect("env-before-read-docs", html_repairs.read_in_parallel)
     app.connect("source-read", lead_to_executed)
+    app.connect("source-read", show_as_prose)
     app.connect("autodoc-process-docstring", docstrings.process, priority=400)  # before napoleon
     app.connect("env-get-updated", html_repairs.number_unnumbered, priority=900)  # after Sphinx
     app.connect("doctree-resolved", folds.link_codes)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from functools import cache, partial
 from pathlib import Path
 
+from hnlib.notebooks import two_texts
 from hnlib.notebooks.execute import root
 
 DIRECTIVE = re.compile(
@@ -98,6 +99,7 @@ def plain(text: str, page: str) -> str:
 
     Of a link to another page the words are left.
     """
+    text = two_texts.without_marks(text)  # before comments go with the lines below them
     text, count = FOLD.sub(r":::::::{dropdown} \1\n\2\n:::::::", f"{text}\n"), 1
     while count:  # one directive may contain another
         text, count = DIRECTIVE.subn(_directive, text)

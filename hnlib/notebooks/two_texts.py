@@ -61,6 +61,11 @@ def quoted(text: str) -> str:
     return APART.sub(quote, text).strip("\n")
 
 
+def without_marks(text: str) -> str:
+    """Return a text as the book shows it: findings stand in it like the rest."""
+    return MARK.sub("", text)
+
+
 def without_findings(caption: str) -> str:
     """Return a caption without its findings."""
     return " ".join(outside(caption).split())
