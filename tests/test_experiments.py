@@ -195,7 +195,7 @@ def test_what_a_prediction_may_be_about(load):
     )  # a choice has no second read-out
 
 
-def test_a_closed_experiment_is_trained_at_other_parameters_alone(load, monkeypatch, capsys):
+def test_a_closed_experiment_is_trained_at_other_parameters_alone(load, monkeypatch):
     begun, missing = [], experiments.Found.missing
     train = lambda runs, **how: begun.extend(runs) or len(runs)  # noqa: E731
     monkeypatch.setattr(execution.runner, "train", train)
@@ -205,8 +205,11 @@ def test_a_closed_experiment_is_trained_at_other_parameters_alone(load, monkeypa
     assert len(begun) == 3 * 9
     begun.clear()
     (FOLDER / "experiments/again.toml").write_text('base = "which"\nclosed = "asked elsewhere"\n')
-    experiments.train(experiments.load("again"))
-    assert not begun and "again: 0 of 27 runs recorded; asked elsewhere." in capsys.readouterr().out
+    closed = experiments.load("again")
+    experiments.train(closed)
+    plan = experiments.plan(closed, device="cpu")
+    assert not begun and plan.left == 0 and "again: asked elsewhere." in str(plan)
+    assert ["again", "27", "0", "closed"] in [line.split()[:4] for line in str(plan).splitlines()]
     experiments.train(experiments.load("again", small=True))
     assert len(begun) == 9
 

@@ -9,7 +9,7 @@ from scripts import ROOT
 
 from hnlib import __main__ as cli
 from hnlib import commands
-from hnlib.notebooks import execute
+from hnlib.notebooks import execute, report
 
 PAGES = [ROOT / "README.md", *(ROOT / "book").glob("*.md"), *(ROOT / "notebooks").rglob("*.md")]
 
@@ -42,6 +42,7 @@ def test_a_printed_command_is_taken(line, monkeypatch):
         assert cli.main([word for word in words if word != "--dry-run"] + ["--dry-run"]) == 0
     elif words[0] == "run":
         monkeypatch.setattr(execute, "execute", lambda *notebook, **how: 0.0)
+        monkeypatch.setattr(report, "write", lambda made, *about: made)
         assert cli.main(words) == 0
     else:
         commands.app.parse_args(words, print_error=False, exit_on_error=False)
