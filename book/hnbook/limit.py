@@ -72,6 +72,12 @@ def critical(ledger: pd.DataFrame, every: bool = True) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["part", "d", "t", "beta", "n", "capped"])
 
 
+def of(found: pd.DataFrame, part: str, d: int, t: float, beta: float = 0.0) -> int | None:
+    """Return one critical number, or None if its search has not ended."""
+    rows = found.query("part == @part and d == @d and t == @t and beta == @beta")["n"]
+    return None if rows.empty else int(rows.iloc[0])
+
+
 def best(found: pd.DataFrame, where: str) -> pd.Series:
     """Return the largest critical number by d among the rows that a query selects."""
     return found.query(where).groupby("d")["n"].max()

@@ -77,8 +77,8 @@ def residuals(s: Tensor, t: Tensor, beta: Tensor, dcl: Tensor, relevant: Tensor)
 def train(runs: list[Run], n: int, d: int, steps: int, rate: float) -> list[dict]:
     """Train runs of one shape together and return a row for each.
 
-    A run that starts at random ends with its first evaluation at which every query is right. No run
-    depends on those beside it.
+    A run that starts at random ends with its first evaluation at which every query is right. But
+    for rounding, no run depends on those beside it.
     """
     relevant = torch.from_numpy(limit.subsets(n))
     queries = len(relevant)
