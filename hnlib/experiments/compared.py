@@ -8,6 +8,7 @@ from hnlib.experiments import comparisons
 from hnlib.experiments.comparisons import Effect
 from hnlib.experiments.design import Design
 from hnlib.experiments.words import DASH, TITLES, interval
+from hnlib.training import records
 from hnlib.training.config import canonical
 
 #: What was compared in this process, in this order: the arguments of each effect, and the effect
@@ -76,11 +77,17 @@ def _said(effect: Effect | None) -> tuple[str, ...]:
 
 
 def _published(design: Design, arguments: tuple) -> Effect | None:
-    """Return the effect of the same arms in the published runs, None if there is none."""
+    """Return the effect of the same arms in the published runs, None if there is none.
+
+    Their records are quoted; what a page shows beside does not rest on them.
+    """
     from hnlib.experiments.findings import between_arms
     from hnlib.experiments.found_records import recorded
 
+    used = {*records.USED}
     try:
         return between_arms(recorded(design.name), *arguments)
     except (ValueError, LookupError, OSError):  # no such file, arm or block, or its runs wait
         return None
+    finally:
+        records.USED.intersection_update(used)
