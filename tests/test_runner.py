@@ -178,7 +178,7 @@ def test_yours_stand_beside_the_published(checkout, monkeypatch):
     experiments.effect(here, "loose", "tilt", "recall100", block="other")
     used = {*records.USED}
     first, second = experiments.beside().reset_index().to_dict("records")
-    assert used and records.USED == used  # the published runs are quoted alone
+    assert used and used == records.USED  # the published runs are quoted alone
     assert (first["comparison"], first["by"]) == ("main other: tilt − loose", "nDCG@10")
     for place, of_seed in (("here", gains[7]), ("published", gains[None])):
         mean = sum(of_seed) / len(of_seed)
