@@ -152,7 +152,7 @@ def _equal_keys(b: Batch) -> str | None:
     equal[:, :n] |= of_queries[:, None] == of_queries
     equal &= ~_left_out(program, len(keys))
     if b.curve is not None:  # the loss may leave equal rows out
-        counts = [x > b.curve[-1] + 1e-5 * abs(b.curve[-1]) for x in b.twins]
+        counts = [x > b.curve[-1] + 1e-5 * abs(b.curve[-1]) for x in b.twins]  # pyright: ignore[reportOptionalIterable]
         own = torch.arange(n)
         equal[:, :n] &= counts[0]
         equal[own, own] = True
@@ -349,7 +349,7 @@ def _hits(s: Tensor) -> float:
 
 
 def _has_batch_norm(model: nn.Module) -> bool:
-    kind = nn.modules.batchnorm._BatchNorm
+    kind = nn.modules.batchnorm._BatchNorm  # pyright: ignore[reportPrivateUsage]
     return any(isinstance(x, kind) and x.training for x in model.modules())
 
 

@@ -192,7 +192,10 @@ def run(
         return grids.run(notebook, axes, [*given.items()], out, engine, dry_run)
     if dry_run:
         raise ValueError("--dry-run is for a grid; add --grid NAME=VALUE,VALUE, or give --plan")
-    execute.run(notebook, given, out)
+    if made := execute.run(notebook, given, out):
+        from hnlib.notebooks import report
+
+        print(report.of_run(made, execute.find(notebook)))
     return 0
 
 

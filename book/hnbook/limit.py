@@ -64,11 +64,11 @@ def critical(ledger: pd.DataFrame, every: bool = True) -> pd.DataFrame:
     most, rows = plan()["most"], []
     for key, group in ledger.groupby(["part", "d", "t", "beta"]):
         solved = group.groupby("n")["solved"].agg(["all", "any"])
-        low = max(solved.index[solved["all"]], default=K + 1)
-        if low < most and not (low + 1 in solved.index and not solved["all"][low + 1]):
+        low = max(solved.index[solved["all"]], default=K + 1)  # pyright: ignore[reportCallIssue]
+        if low < most and not (low + 1 in solved.index and not solved["all"][low + 1]):  # pyright: ignore[reportGeneralTypeIssues]
             continue
-        n = low if every else max(solved.index[solved["any"]], default=K + 1)
-        rows.append(dict(zip(("part", "d", "t", "beta"), key)) | dict(n=n, capped=n == most))
+        n = low if every else max(solved.index[solved["any"]], default=K + 1)  # pyright: ignore[reportCallIssue]
+        rows.append(dict(zip(("part", "d", "t", "beta"), key)) | dict(n=n, capped=n == most))  # pyright: ignore[reportCallIssue]
     return pd.DataFrame(rows, columns=["part", "d", "t", "beta", "n", "capped"])
 
 
@@ -80,7 +80,7 @@ def of(found: pd.DataFrame, part: str, d: int, t: float, beta: float = 0.0) -> i
 
 def best(found: pd.DataFrame, where: str) -> pd.Series:
     """Return the largest critical number by d among the rows that a query selects."""
-    return found.query(where).groupby("d")["n"].max()
+    return found.query(where).groupby("d")["n"].max()  # pyright: ignore[reportReturnType]
 
 
 def verdicts(found: pd.DataFrame) -> list[dict]:

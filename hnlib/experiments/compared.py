@@ -7,6 +7,7 @@ from typing import Any
 from hnlib.experiments import comparisons
 from hnlib.experiments.comparisons import Effect
 from hnlib.experiments.design import Design
+from hnlib.experiments.found_records import Found, recorded
 from hnlib.experiments.words import DASH, TITLES, interval
 from hnlib.training import records
 from hnlib.training.config import canonical
@@ -63,7 +64,7 @@ def _title(design: Design, arguments: tuple) -> str:
 
 
 def _by(arguments: tuple) -> str:
-    return TITLES.get(arguments[2], arguments[2])
+    return TITLES.get(arguments[2], arguments[2])  # pyright: ignore[reportReturnType]
 
 
 def _worded(arm: Any) -> str:
@@ -81,9 +82,6 @@ def _published(design: Design, arguments: tuple) -> Effect | None:
 
     Their records are quoted; what a page shows beside does not rest on them.
     """
-    from hnlib.experiments.findings import between_arms
-    from hnlib.experiments.found_records import recorded
-
     used = {*records.USED}
     try:
         return between_arms(recorded(design.name), *arguments)
@@ -91,3 +89,18 @@ def _published(design: Design, arguments: tuple) -> Effect | None:
         return None
     finally:
         records.USED.intersection_update(used)
+
+
+def between_arms(found: Found, ours, base, metric: str, block: str, target: str) -> Effect:
+    """Return an effect as `effect` does, which is not noted as one of the page's."""
+    first, second = (_gain(found, arm, metric, block) for arm in (ours, base))
+    mixed = found.design.blocks[block].get("mixed", found.design.mixed)
+    return comparisons.between(first, second, metric, target, mixed)
+
+
+def _gain(found: Found, arm, metric: str, block: str):
+    """Return the rows of an arm, or of the gain of one arm over another, seed by seed."""
+    if isinstance(arm, str):
+        return found.group(arm, block)
+    ours, base = (found.group(one, block).set_index("seed", drop=False) for one in arm)
+    return ours.assign(**{metric: ours[metric] - base[metric], "correct": None})

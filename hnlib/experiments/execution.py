@@ -146,4 +146,4 @@ def model(have: Found, name: str, seed: int, block: str = "", device: str = "aut
     if saved.is_file():
         return load_model(saved)
     how = dict(device=device, save=saved, evaluate_every=0, progress=False)
-    return train(run, method=method_of(*given, run), **how)
+    return train(run, method=method_of(*given, run), **how)  # pyright: ignore[reportCallIssue]

@@ -24,24 +24,9 @@ def effect(
     interaction.
     """
     arguments = ours, base, metric or found.design.metric(block), block, target
-    effect = between_arms(found, *arguments)
+    effect = compared.between_arms(found, *arguments)
     compared.note(found.design, arguments, effect)
     return effect
-
-
-def between_arms(found: Found, ours, base, metric: str, block: str, target: str) -> Effect:
-    """Return an effect as `effect` does, which is not noted as one of the page's."""
-    first, second = (_gain(found, arm, metric, block) for arm in (ours, base))
-    mixed = found.design.blocks[block].get("mixed", found.design.mixed)
-    return comparisons.between(first, second, metric, target, mixed)
-
-
-def _gain(found: Found, arm, metric: str, block: str):
-    """Return the rows of an arm, or of the gain of one arm over another, seed by seed."""
-    if isinstance(arm, str):
-        return found.group(arm, block)
-    ours, base = (found.group(one, block).set_index("seed", drop=False) for one in arm)
-    return ours.assign(**{metric: ours[metric] - base[metric], "correct": None})
 
 
 def effects(

@@ -160,7 +160,7 @@ def watch(loss: nn.Module, every: int = 1000) -> nn.Module:
     >>> from hnlib.integrations.sentence_transformers import HardNegatives, watch
     >>> loss = watch(HardNegatives(torch.nn.Identity(), "simclr"))
     """
-    return lint.watch(loss, every, look=_look)
+    return lint.watch(loss, every, look=_look)  # pyright: ignore[reportReturnType]
 
 
 def _look(loss: nn.Module, sentence_features, labels: Tensor | None = None) -> lint.Findings:
@@ -168,7 +168,7 @@ def _look(loss: nn.Module, sentence_features, labels: Tensor | None = None) -> l
     model, columns = loss.model, [dict(column) for column in sentence_features]
     devices = range(torch.cuda.device_count())
     with torch.no_grad(), torch.random.fork_rng([*devices]):
-        embedded = [model(dict(column))["sentence_embedding"] for column in columns]
+        embedded = [model(dict(column))["sentence_embedding"] for column in columns]  # pyright: ignore[reportCallIssue]
     masks = [column.get("attention_mask") for column in columns]
     tokens = [column.get("input_ids") for column in columns]
     inputs = None

@@ -331,13 +331,8 @@ def _prepare_environment(threads: int | None) -> None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
-def run(notebook: str, given: dict[str, str], out: Path | None = None) -> None:
-    """Execute a notebook with the parameters ``given``; print where result and report are stored.
-
-    The last line is the page's first comparison.
-    """
-    from hnlib.notebooks import report
-
+def run(notebook: str, given: dict[str, str], out: Path | None = None) -> Path:
+    """Execute a notebook with the parameters ``given``; print and return where it is stored."""
     path = find(notebook)
     parameters = guard_parameters(parameters_of(read(path)), given)
     suffix = f"-{parameter_hash(parameters)}" if parameters else ""
@@ -349,7 +344,5 @@ def run(notebook: str, given: dict[str, str], out: Path | None = None) -> None:
         # by name: the kernel has no terminal of its own, so /dev/tty would not open there
         os.environ["HNLIB_PROGRESS"] = os.ttyname(sys.stderr.fileno())
     seconds = execute(path, target, parameters, progress=True)
-    made = report.write(target, path.relative_to(root()).with_suffix("").as_posix(), name(path))
-    print(f"{name(path)}: {seconds:.1f} s, {relative_path(target)}, {relative_path(made)}")
-    if first := execution_metadata(target).get("first"):
-        print(first)
+    print(f"{name(path)}: {seconds:.1f} s, {relative_path(target)}")
+    return target

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hnlib import _files
 from hnlib.notebooks import plain_markdown
-from hnlib.notebooks.execute import root
+from hnlib.notebooks.execute import execution_metadata, name, relative_path, root
 
 STYLE = """
 body { max-width: 54rem; margin: 2rem auto; padding: 0 1rem; font: 17px/1.55 system-ui, sans-serif;
@@ -29,6 +29,14 @@ STRIP = re.compile(r"<!-- (end of )?(checks|fold|more)(?:: (.*?))? -->")
 HIDDEN = {"hide-input", "remove-input"}
 #: What is shown of an output: the first of these that it has
 SHOWN = ("image/svg+xml", "image/png", "text/html", "text/markdown", "text/plain")
+
+
+def of_run(made: Path, page: Path) -> str:
+    """Write the report of an executed page; return where it is, and the first comparison."""
+    inside = page.relative_to(root()) if page.is_relative_to(root()) else page
+    written = relative_path(write(made, inside.with_suffix("").as_posix(), name(page)))
+    first = execution_metadata(made).get("first")
+    return f"{written}\n{first}" if first else written
 
 
 def write(notebook: Path, page: str, title: str) -> Path:
@@ -118,5 +126,5 @@ def _mathjax() -> str:
     except metadata.PackageNotFoundError:
         return ""
     found = [one for one in every if one.name == "tex-svg.js"]
-    text = found[0].locate().read_text("utf-8") if found else ""
+    text = found[0].locate().read_text("utf-8") if found else ""  # pyright: ignore[reportAttributeAccessIssue]
     return text.replace("</script", r"<\/script")

@@ -114,7 +114,7 @@ class Engine:
         """Return an engine from its name, or from its fields."""
         if given is None or isinstance(given, cls):
             return given or cls()
-        return cls(engine=given) if isinstance(given, str) else cls(**given)
+        return cls(engine=given) if isinstance(given, str) else cls(**given)  # pyright: ignore[reportCallIssue]
 
     @property
     def chosen(self) -> dict:

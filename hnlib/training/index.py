@@ -104,7 +104,7 @@ def _of(folder: Path, stamps: tuple) -> Index:
                 peaks = [memory, *(one.get("peak_memory") for one in used)]
                 most = max((one for one in peaks if one), default=None)
                 hardware = used[0].get("hardware", {})
-                costs[setting].append(Cost(pace, most, *sizes, hardware))
+                costs[setting].append(Cost(pace, most, *sizes, hardware))  # pyright: ignore[reportCallIssue]
     last = {digest: why for _, digest, why in sorted(superseding, key=lambda one: one[0])}
     gone = {digest for digest, why in last.items() if why is not None}
     return Index(folder, dict(places), gone, dict(costs))
@@ -151,7 +151,7 @@ def cost_of(entry: dict) -> tuple[str, float, float | None, int | None, int | No
     pace = (entry.get("seconds") or 0) / (chosen.get("epochs") or 1)
     megabytes = entry["metrics"].get("peak_memory_mb")
     memory, sizes = megabytes and megabytes * 2**20, ("train_size", "batch_size")
-    return setting_of(chosen), pace, memory, *map(chosen.get, sizes)
+    return setting_of(chosen), pace, memory, *map(chosen.get, sizes)  # pyright: ignore[reportReturnType]
 
 
 def setting_of(configuration: dict) -> str:

@@ -166,7 +166,7 @@ class InMemory:
                 if pace:
                     about = record.get("environment", {})
                     most = memory or about.get("peak_memory")
-                    cost = index.Cost(pace, most, *sizes, about.get("hardware", {}))
+                    cost = index.Cost(pace, most, *sizes, about.get("hardware", {}))  # pyright: ignore[reportCallIssue]
                     self.costs[setting].append(cost)
 
     def has(self, keys: Iterable[str]) -> set[str]:
