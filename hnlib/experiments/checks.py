@@ -29,7 +29,7 @@ def check(made: Design, published: Design) -> None:
                 f"{same!r} and {name!r} of {made.name}.toml would be one run at {here}; "
                 "leave one of them out by arms=[...]"
             )
-        case = run.dataset, run.encoder, run.method, config.canonical(run.options)  # pyright: ignore[reportAttributeAccessIssue]
+        case = run.dataset, run.encoder, run.method, config.canonical(run.options)
         if case not in tried:
             tried.add(case)
             run.check_names()
@@ -64,7 +64,7 @@ def _differ(published: Design, one: str, other: str, block: str) -> bool:
 def _check_words(words: str, name: str, block: str, made: Design, published: Design) -> None:
     """Raise ValueError if the words that name an arm say a number that is another one by now."""
     arm, seed = made.fixed(name, block), made.seeds[0]
-    keys = ({*arm} & {*made.changed}) | {*made.changed.get("options", ({}, {}))[1]}  # pyright: ignore[reportOptionalIterable]
+    keys = ({*arm} & {*made.changed}) | {*made.changed.get("options", ({}, {}))[1]}
     if not keys:
         return
     before, now = (one.run(arm, seed, block).resolved() for one in (published, made))
