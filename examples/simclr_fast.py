@@ -37,7 +37,7 @@ settings = dict(
 )
 for name, _, text in (one.partition("=") for one in sys.argv[1:]):
     if name not in settings or not text:
-        sys.exit(f"{name!r} is no setting; choose from {', '.join(settings)}, as NAME=VALUE")
+        sys.exit(f"{name!r} is not a setting; choose from {', '.join(settings)}, as NAME=VALUE")
     kind = type(settings[name])
     settings[name] = text in ("True", "1") if kind is bool else kind(text)
 s = settings

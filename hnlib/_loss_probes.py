@@ -363,7 +363,7 @@ def _unless_refused(probe: Callable):
     """Return what the probe finds, None if the loss refuses its rows (their number, say)."""
     try:
         return probe()
-    except Exception:
+    except Exception:  # the loss is the reader's: it may raise anything
         return None
 
 

@@ -390,8 +390,8 @@ def speed(
 ) -> None:
     """Measure how many views of images a second are trained here, in about a minute.
 
-    A line for each network, method and precision, kept in _build/results, by which --plan knows how
-    long a run takes of which there is no record.
+    Prints a line for each network, method and precision and keeps it in _build/results. By these
+    rates --plan estimates runs for which nothing similar is recorded.
 
     Parameters
     ----------

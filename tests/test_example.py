@@ -55,5 +55,5 @@ def test_the_fast_script_learns(monkeypatch):
 @pytest.mark.parametrize("wrong", ["betta=1", "epochs", "epochs="])
 def test_the_fast_script_names_its_settings(monkeypatch, wrong):
     monkeypatch.setattr(sys, "argv", ["simclr_fast.py", wrong])
-    with pytest.raises(SystemExit, match="is no setting; choose from data, images"):
+    with pytest.raises(SystemExit, match="is not a setting; choose from data, images"):
         runpy.run_path(f"{ROOT}/examples/simclr_fast.py", run_name="__main__")

@@ -65,7 +65,7 @@ def supcon(features, labels=None):
 
 
 def masked(q, k, labels, keep=True):
-    """Keys of the query's class are no negatives; the query's own key must stay."""
+    """Keys of the query's class are not negatives; the query's own key must stay."""
     same = labels[:, None] == labels
     if keep:
         same = same.clone().fill_diagonal_(False)

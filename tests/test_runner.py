@@ -17,6 +17,7 @@ from hnlib import __main__ as cli
 from hnlib import experiments, methods
 from hnlib.experiments import compared, comparisons, execution, plans, runner
 from hnlib.experiments.runner import Engine
+from hnlib.experiments.words import interval
 from hnlib.images.config import ImageRun
 from hnlib.notebooks import execute
 from hnlib.training import records, store
@@ -186,10 +187,34 @@ def test_yours_stand_beside_the_published(checkout, monkeypatch):
         assert first[f"seeds, {place}"] == str(len(of_seed))
         assert second[f"effect, {place}"].startswith(f"−{mean:.1f}")
     unpublished = replace(here.design, name="nowhere")
-    compared.note(unpublished, ("a", ("b", "c"), "ndcg", "", "these images"), compared_effect())
+    arguments = "a", ("b", "c"), "ndcg", "", "these images"
+    compared.note(unpublished, {"": (arguments, compared_effect())})
     *_, last = experiments.beside().reset_index().to_dict("records")
     assert last["comparison"] == "nowhere: a − (b − c)" and last["effect, published"] == "–"
     assert (last["verdict, here"], last["verdict, published"]) == ("beats", "–")
+
+
+def test_what_a_page_corrects_together_is_corrected_beside_it(checkout, monkeypatch):
+    """Here and in the published runs; a later look at one of them alone changes nothing."""
+    monkeypatch.setattr(compared, "MADE", {})
+    rng = random.Random(1)
+    for steps in (None, 7):
+        design = experiments.load("main", max_steps=steps)
+        for seed, arm in itertools.product(design.seeds, ("loose", "tilt")):
+            run = experiments.found(design).run(arm, seed, "other")
+            recorded(run, records.tracked(), ndcg=rng.random(), recall100=rng.random())
+    pairs = {"one": ("tilt", "loose"), "back": ("loose", "tilt")}
+    here, published = (
+        experiments.effects(experiments.recorded("main", max_steps=steps), pairs, blocks=["other"])
+        for steps in (7, None)
+    )
+    compared.MADE.clear()
+    changed = experiments.recorded("main", max_steps=7)
+    experiments.effects(changed, pairs, blocks=["other"])
+    alone = experiments.effect(changed, "tilt", "loose", block="other")
+    row, _ = experiments.beside().reset_index().to_dict("records")
+    assert row["effect, here"] == interval(here["other one"]) != interval(alone)
+    assert row["effect, published"] == interval(published["other one"])
 
 
 def compared_effect():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from hnlib.experiments import comparisons
 from hnlib.experiments.comparisons import Effect
@@ -12,15 +13,36 @@ from hnlib.experiments.words import DASH, TITLES, interval
 from hnlib.training import records
 from hnlib.training.config import canonical
 
-#: What was compared in this process, in this order: the arguments of each effect, and the effect
-MADE: dict[str, tuple[Design, tuple, Effect]] = {}
 COLUMNS = ("comparison", "by")
 PARTS = ("effect", "seeds", "verdict")
 
 
-def note(design: Design, arguments: tuple, effect: Effect) -> None:
-    """Note an effect of two arms: `arguments` are ours, base, metric, block and target."""
-    MADE[canonical([design.name, *arguments])] = design, arguments, effect
+class Compared(NamedTuple):
+    """An effect of two arms, and what it is corrected with: arguments of each, its own among them.
+
+    Arguments are ours, base, metric, block and target.
+    """
+
+    design: Design
+    arguments: tuple
+    effect: Effect
+    family: tuple[tuple, ...]
+
+
+#: What was compared in this process, by the first time
+MADE: dict[str, Compared] = {}
+
+
+def note(design: Design, effects: dict[str, tuple[tuple, Effect]]) -> None:
+    """Note effects that are corrected together, by any name: arguments and effect of each.
+
+    An effect that was noted in a larger family stays as it was there.
+    """
+    family = tuple(arguments for arguments, _ in effects.values())
+    for arguments, effect in effects.values():
+        key = canonical([design.name, *arguments])
+        if key not in MADE or len(MADE[key].family) <= len(family):
+            MADE[key] = Compared(design, arguments, effect, family)
 
 
 def beside():
@@ -36,10 +58,10 @@ def beside():
     import pandas as pd
 
     rows = []
-    for design, arguments, effect in [*MADE.values()]:
-        row = {"comparison": _title(design, arguments), "by": _by(arguments)}
-        row |= {f"{part}, here": value for part, value in zip(PARTS, _said(effect))}
-        published = _said(_published(design, arguments))
+    for one in [*MADE.values()]:
+        row = {"comparison": _title(one), "by": _by(one)}
+        row |= {f"{part}, here": value for part, value in zip(PARTS, _said(one.effect))}
+        published = _said(_published(one))
         row |= {f"{part}, published": value for part, value in zip(PARTS, published)}
         rows.append(row)
     heads = [*COLUMNS, *(f"{part}, {place}" for place in ("here", "published") for part in PARTS)]
@@ -50,21 +72,21 @@ def first() -> str | None:
     """Return the first comparison of the page in a line, None if it compared nothing."""
     if not MADE:
         return None
-    design, arguments, effect = next(iter(MADE.values()))
-    said, seeds, verdict = _said(effect)
+    one = next(iter(MADE.values()))
+    said, seeds, verdict = _said(one.effect)
     seeds += " seed" if seeds == "1" else " seeds"
-    line = f"{_title(design, arguments)} by {_by(arguments)}: {verdict}, {said} on {seeds}"
-    published = f"; published {_said(_published(design, arguments))[0]}" if design.changed else ""
-    return line + published
+    line = f"{_title(one)} by {_by(one)}: {verdict}, {said} on {seeds}"
+    return f"{line}; published {_said(_published(one))[0]}" if one.design.changed else line
 
 
-def _title(design: Design, arguments: tuple) -> str:
-    ours, base, _, block, _ = arguments
-    return f"{f'{design.name} {block}'.strip()}: {_worded(ours)} − {_worded(base)}"
+def _title(one: Compared) -> str:
+    ours, base, _, block, _ = one.arguments
+    return f"{f'{one.design.name} {block}'.strip()}: {_worded(ours)} − {_worded(base)}"
 
 
-def _by(arguments: tuple) -> str:
-    return TITLES.get(arguments[2], arguments[2])  # pyright: ignore[reportReturnType]
+def _by(one: Compared) -> str:
+    metric: str = one.arguments[2]
+    return TITLES.get(metric, metric)
 
 
 def _worded(arm: Any) -> str:
@@ -77,18 +99,22 @@ def _said(effect: Effect | None) -> tuple[str, ...]:
     return interval(effect), str(len(effect.seeds)), comparisons.verdict(effect)
 
 
-def _published(design: Design, arguments: tuple) -> Effect | None:
+def _published(one: Compared) -> Effect | None:
     """Return the effect of the same arms in the published runs, None if there is none.
 
-    Their records are quoted; what a page shows beside does not rest on them.
+    It is corrected with those of its family that were published. Their records are quoted; what a
+    page shows beside does not rest on them.
     """
-    used = {*records.USED}
+    used, found = {*records.USED}, {}
     try:
-        return between_arms(recorded(design.name), *arguments)
-    except (ValueError, LookupError, OSError):  # no such file, arm or block, or its runs wait
-        return None
+        for arguments in one.family:
+            with suppress(ValueError, LookupError, OSError):  # no file, arm, block or run
+                found[arguments] = between_arms(recorded(one.design.name), *arguments)
     finally:
         records.USED.intersection_update(used)
+    if len(found) > 1:
+        found = dict(zip(found, comparisons.family(found.values())))
+    return found.get(one.arguments)
 
 
 def between_arms(found: Found, ours, base, metric: str, block: str, target: str) -> Effect:

@@ -95,7 +95,7 @@ def _train(design: Design, until: float, **how) -> Found:
     if design.changed:
         changes = (f"{k} = {config.to_text(new)}" for k, (_, new) in design.changed.items())
         here = ", ".join(changes)
-        print(f"Not as published: {here}. The sentences were written for the published runs.")
+        print(f"Not as published: {here}. What was found in the published runs is quoted.")
     _train_missing(design, until, **how)
     for other in design.choosers():
         _made(found(other))

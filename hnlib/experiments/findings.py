@@ -23,10 +23,16 @@ def effect(
     A pair of arms stands for the gain of its first arm over its second; the effect is then an
     interaction.
     """
-    arguments = ours, base, metric or found.design.metric(block), block, target
+    arguments = _arguments(found, ours, base, metric, block, target)
     effect = compared.between_arms(found, *arguments)
-    compared.note(found.design, arguments, effect)
+    compared.note(found.design, {"": (arguments, effect)})
     return effect
+
+
+def _arguments(found: Found, ours, base, metric: str | None, block: str, target: str) -> tuple:
+    """Return what identifies a comparison of arms in an experiment."""
+    arms = (one if isinstance(one, str) else tuple(one) for one in (ours, base))
+    return *arms, metric or found.design.metric(block), block, target
 
 
 def effects(
@@ -44,13 +50,18 @@ def effects(
     if not isinstance(pairs, dict):  # the third of a pair is its name
         name = "{} − {}" if len(pairs) > 1 else ""
         pairs = {(*pair, name.format(*pair))[2]: pair[:2] for pair in pairs}
-    alone = {
-        f"{block} {words}".strip(): effect(found, pair[0], pair[1], metric, block, target)
+    asked = {
+        f"{block} {words}".strip(): _arguments(found, pair[0], pair[1], metric, block, target)
         for block in blocks or found.design.blocks
         for words, pair in pairs.items()
         if block in found.design.blocks_with(pair)
     }
-    return together(alone) if corrected else alone
+    alone = {name: effect(found, *arguments) for name, arguments in asked.items()}
+    if not corrected:
+        return alone
+    made = together(alone)
+    compared.note(found.design, {name: (asked[name], one) for name, one in made.items()})
+    return made
 
 
 def together(results: dict) -> dict:

@@ -34,7 +34,7 @@ class Cost(NamedTuple):
 def cost(run, hardware: dict) -> Cost:
     """Return about what a run takes on some hardware, as `records.environment` describes it.
 
-    Only other sizes of the same data are recorded? Then seconds are taken to grow with the size.
+    If only other sizes of the same data are recorded, seconds are taken to grow with the size.
     """
     chosen, here = run.configuration, machine(hardware)
     folders = (records.tracked(), records.default_folder())
@@ -138,7 +138,7 @@ class Plan:
 
     @property
     def open(self) -> list[Row]:
-        """The experiments of which runs are trained."""
+        """The experiments that are not closed."""
         return [row for row in self.rows if not row.closed]
 
     @property
@@ -180,9 +180,9 @@ class Plan:
         """Return a text about the runs of known cost, and for how many it is unknown."""
         if unknown == self.left:
             return UNKNOWN
-        return text + f" for {self.left - unknown:,} of them, {UNKNOWN} for the rest" * bool(
-            unknown
-        )
+        if not unknown:
+            return text
+        return f"{text} for {self.left - unknown:,} of them, {UNKNOWN} for the rest"
 
 
 def plan(*designs: Design, device: str = "auto", engine: str | dict | Engine | None = None) -> Plan:
@@ -223,4 +223,6 @@ def _device(name: str):
     there = torch.cuda.is_available()
     if name == "cuda" and not there:
         raise ValueError("device='cuda' is not possible here: torch sees no GPU; give 'cpu'")
-    return torch.device("cuda" if name == "auto" and there else "cpu" if name == "auto" else name)
+    if name == "auto":
+        name = "cuda" if there else "cpu"
+    return torch.device(name)

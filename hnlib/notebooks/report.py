@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from hnlib import _files
-from hnlib.notebooks import plain_markdown
+from hnlib.notebooks import plain_markdown, two_texts
 from hnlib.notebooks.execute import execution_metadata, name, relative_path, root
 
 STYLE = """
@@ -67,9 +67,7 @@ def content(node, page: str) -> str:
             parts.append(_markdown(cell.source, page))
         elif "remove-cell" not in (tags := cell.metadata.get("tags", [])):
             code = f"<pre>{html.escape(cell.source)}</pre>"
-            hidden = HIDDEN & {*tags} or cell.source.startswith(
-                "from hnlib.experiments import beside"
-            )
+            hidden = HIDDEN & {*tags} or cell.source == two_texts.BESIDE_CODE
             parts.append(f"<details><summary>Code</summary>{code}</details>" if hidden else code)
             parts.append(_outputs(cell, page))
     return "\n".join(parts)

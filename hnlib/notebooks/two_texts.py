@@ -17,9 +17,10 @@ APART = re.compile(
 )
 MARK = re.compile(r"<!-- (?:end of )?finding -->")
 HEAD = "*In the published runs:*"
-BESIDE = (
-    "## Yours beside the published\n\nEach comparison of this page, here and in the published runs."
-)
+BESIDE = """## Yours beside the published
+
+Each comparison of this page, here and in the published runs, with its 95 % interval. The intervals
+of what the page compares at once hold together."""
 BESIDE_CODE = "from hnlib.experiments import beside\n\nbeside()"
 LIST = re.compile(r"^( *)([-*] |\d+\. )")
 
