@@ -347,7 +347,7 @@ def test_the_queue_trains_what_was_predicted_first_and_then_what_is_short(checko
 
 def test_minutes_end_everything_and_the_same_call_goes_on(checkout):
     small = experiments.load("choice", small=True)
-    with pytest.raises(ValueError, match="the minutes have passed, and 4 runs of choice"):
+    with pytest.raises(ValueError, match="minutes have passed: 0 of 2 seeds are whole, and 4 runs"):
         experiments.train(small, device="cpu", minutes=1e-9)
     experiments.train(small, device="cpu", minutes=10)
     assert experiments.plan(small, device="cpu").left == 0
@@ -359,7 +359,7 @@ def test_several_experiments_share_their_minutes(checkout, monkeypatch):
     for module in (runner, execution):
         monkeypatch.setattr(module, "time", SimpleNamespace(time=looks.__next__))
     alone, first, second = (
-        experiments.load("choice", small=True, arms=["plain lr0.1"], max_steps=steps)
+        experiments.load("choice", small=True, arms=["plain lr0.1"], seeds=1, max_steps=steps)
         for steps in (1, 2, 3)
     )
     experiments.train(alone, minutes=10, device="cpu")
@@ -368,6 +368,28 @@ def test_several_experiments_share_their_minutes(checkout, monkeypatch):
         experiments.train_all([first, second], minutes=minutes, device="cpu")
     found = map(experiments.found, (first, second))
     assert [any(one.missing()) for one in found] == [False, True]
+
+
+def test_a_night_answers_with_whole_seeds(checkout, monkeypatch, capsys):
+    """Each look at the clock takes a second here."""
+    path = checkout / "book/results/experiments/main.toml"
+    here = MAIN.replace('"0-3"', '"5-8"').replace('"0-1"', "2")
+    path.write_text('after = ["choice"]\n' + here)
+    looks = itertools.count()
+    small = [experiments.load(name, small=True) for name in ("choice", "main")]
+    assert [one.seeds for one in small] == [(5, 6), (7, 8)]
+    for module in (runner, execution):
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=looks.__next__))
+    execution.train_all([one.first(1) for one in small], minutes=10, device="cpu")
+    whole = experiments.train_all(small, minutes=1 / 60, device="cpu")
+    assert [one.design.seeds for one in whole] == [(5,), (7,)]
+    every = store.read(records.default_folder())
+    assert {one["configuration"]["seed"] for one in every} == {5, 7}
+    said = capsys.readouterr().out
+    assert "minutes have passed: 1 of 2 seeds are whole, and 3 runs are left" in said
+    assert "a further hour makes it 2; the same call goes on from there" in said
+    whole = experiments.train_all(small, minutes=10, device="cpu")
+    assert [one.design for one in whole] == small
 
 
 def scores(folder):

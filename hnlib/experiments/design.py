@@ -98,6 +98,14 @@ class Design:
         """The arms of your own; no pattern means them, so nothing is chosen among them."""
         return self.changed.get("add", ({}, {}))[1]
 
+    def first(self, count: int) -> Design:
+        """Return this design with its first so many seeds."""
+        if count >= len(self.seeds):
+            return self
+        few, (usual, _) = self.seeds[:count], self.changed.get("seeds", (self.seeds, ()))
+        changed, given = self.changed | {"seeds": (usual, few)}, self.given | {"seeds": few}
+        return replace(self, seeds=few, changed=changed, given=given)
+
     def metric(self, block: str = "") -> str:
         """Return the metric that decides in a block."""
         return self.blocks[block].get("primary", self.primary)

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from hnlib.training.checkpoint import TrainedRun
 
 
+class OutOfMinutes(Exception):
+    """The minutes have passed before the last run."""
+
+
 class Planned(Exception):
     """What was to be trained, instead of a training: $HNLIB_PLAN asks for that."""
 
@@ -34,19 +38,19 @@ def train(design: Design, *, minutes: float | None = None, **how) -> Found:
     design
         What to train.
     minutes
-        Stop after these; the same call goes on.
+        Train seed by seed and stop after these, with what is whole; the same call goes on.
     **how
         As for `runner.train`: ``device``, ``engine``, ``keep``, ``data_root``, ``method``.
 
     Returns
     -------
     Found
-        All that is recorded now.
+        All that is recorded now, with fewer seeds than the design if the minutes ended before.
 
     Raises
     ------
     ValueError
-        If the minutes have passed before the last run.
+        If the minutes have passed before the first seed is whole.
 
     Notes
     -----
@@ -59,7 +63,8 @@ def train(design: Design, *, minutes: float | None = None, **how) -> Found:
 def train_all(designs: Iterable[Design], *, minutes: float | None = None, **how) -> list[Found]:
     """Train several designs as `train` does, one after the other, all within the same minutes.
 
-    Raises ValueError if one of them shares a run with another that it repeats or confirms.
+    With minutes the first seed of all of them comes before the second of any. Raises ValueError if
+    one of them shares a run with another that it repeats or confirms.
     """
     designs = [*designs]
     for one, other in itertools.permutations(designs, 2):
@@ -73,8 +78,44 @@ def train_all(designs: Iterable[Design], *, minutes: float | None = None, **how)
         raise Planned(str(work))
     if any(one.changed for one in designs) or (work.left and "HNLIB_RECALL" not in os.environ):
         print(work)
-    end = time.time() + 60 * (minutes or math.inf)
-    return [_train(one, end, **how) for one in designs]
+    if minutes:
+        designs = _whole(designs, time.time() + 60 * minutes, **how)
+    return [_train(one, math.inf, **how) for one in designs]
+
+
+def _whole(designs: list[Design], end: float, **how) -> list[Design]:
+    """Train designs seed by seed until the clock passes `end`; return them with the whole seeds.
+
+    Raises ValueError if no seed is whole by then.
+    """
+    whole, most = [], max(len(one.seeds) for one in designs)
+    for count in range(1, most + 1):
+        these = [one.first(count) for one in designs]
+        try:
+            for one in these:
+                _train_missing(one, end, **how)
+        except OutOfMinutes:
+            said = _left(designs, count - 1, how)
+            if not whole:
+                raise ValueError(said) from None
+            print(said)
+            break
+        whole = these
+    return whole
+
+
+def _left(designs: list[Design], whole: int, how: dict) -> str:
+    """Say how many seeds are whole, what is left, and what a further hour adds."""
+    device, engine = how.get("device", "auto"), how.get("engine")
+    counts = range(whole + 1, max(len(one.seeds) for one in designs) + 1)
+    works = [plan(*(x.first(n) for x in designs), device=device, engine=engine) for n in counts]
+    more, every = sum(one.minutes <= 60 for one in works), works[-1]
+    known = all(row.unknown == 0 for row in every.open)
+    about = f", about {every.minutes:,.0f} min; a further hour makes it {whole + more}" * known
+    return (
+        f"the minutes have passed: {whole} of {counts[-1]} seeds are whole, and {every.left} runs "
+        f"are left{about}; the same call goes on from there"
+    )
 
 
 def _work(designs: Iterable[Design], device: str, engine) -> Plan:
@@ -115,10 +156,7 @@ def _train_missing(design: Design, until: float, **how) -> None:
         left = max(1e-9, until - time.time()) / 60
         done = runner.train(runs, minutes=left if left < math.inf else None, **how)
         if done < len(runs):
-            raise ValueError(
-                f"the minutes have passed, and {len(runs) - done} runs of {design.name} are "
-                "left; the same call goes on from there"
-            )
+            raise OutOfMinutes
         if runs[0] in found(design).missing():
             raise ValueError(
                 f"the learning curves of {design.name} show no {design.watches!r}; pass train() "

@@ -146,6 +146,11 @@ class Plan:
         """How many runs are to be trained."""
         return sum(len(row.left) for row in self.open)
 
+    @property
+    def minutes(self) -> float:
+        """How long those of known cost take, shared by the processes."""
+        return sum(row.minutes for row in self.open) / self.workers
+
     def __str__(self) -> str:
         cells = [row.cells for row in self.rows]
         widths = [max(map(len, column)) for column in zip(HEADS, *cells)]
@@ -164,8 +169,8 @@ class Plan:
         else:
             how = f"in {self.workers} processes " * (self.workers > 1)
             runs = f"{self.left:,} run{'s' * (self.left != 1)}"
-            minutes = sum(row.minutes for row in self.open) / self.workers
-            time = self._known(f"about {minutes:,.1f} min", sum(row.unknown for row in self.open))
+            unknown = sum(row.unknown for row in self.open)
+            time = self._known(f"about {self.minutes:,.1f} min", unknown)
             every = [one.memory for row in self.open for one in row.left]
             most = max((one for one in every if one), default=0) / 2**30
             memory = self._known(f"at most {most:.1f} GB each", sum(not one for one in every))
