@@ -217,6 +217,30 @@ def gain_rows() -> list[dict[str, str]]:
     return rows
 
 
+#: By length and rate of training: experiment, HCL held fixed and as released, best temperature
+RATED = {
+    ("ten epochs", rate): ("images-rates", "tilt0.5 tuned", "released tuned", "temperature tuned")
+    for rate in (0.0003, 0.001, 0.003, 0.01)
+}
+RATED["fifteen, all images", 0.001] = ("decomposition", "held", "released", "tuned")
+RATED["fifteen, all images", 0.003] = ("images-longer", "held", "released", "temperature")
+
+
+def rate_rows() -> list[dict[str, str]]:
+    """Return what HCL at t = 0.5, β = 1 gains over the best temperature at each length and rate.
+
+    Each is told as chosen and with the choice of the temperature repeated.
+    """
+    rows = []
+    for (length, rate), (name, held, released, base) in RATED.items():
+        found, row = experiments.recorded(name, lr=rate), {"trained": length, "rate": f"{rate:g}"}
+        for words, ours in (("held fixed", held), ("as released", released)):
+            row[words] = interval(experiments.effect(found, ours, base))
+            row[f"{words}, choice repeated"] = interval(selection.effect(found, ours, base))
+        rows.append(row)
+    return rows
+
+
 def apart(found, field: str, value: float, metric: str = "ndcg") -> float | None:
     """Return the points from a temperature to a tilt that share a field's value and a rate.
 
