@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,7 +98,8 @@ def test_novels_are_split_once_and_read_again(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="2 novels are not the 98 expected"):
         data.load("novels", tmp_path, 300)
     content = b"One day.\nHe left.\nShe stayed.\n\nTwo men.\nThey met.\n"
-    monkeypatch.setattr(data, "NOVELS_DIGEST", hashlib.sha256(content).hexdigest())
+    known = replace(data.DATASETS["novels"], digest=hashlib.sha256(content).hexdigest())
+    monkeypatch.setitem(data.DATASETS, "novels", known)
     first = data.load("novels", tmp_path, 300)
     assert len(first) == 5 and len(first.neighbours) == 3
     monkeypatch.setattr(data, "learned", None)  # the token ids are cached

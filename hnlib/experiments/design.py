@@ -102,6 +102,13 @@ class Design:
         """Return the metric that decides in a block."""
         return self.blocks[block].get("primary", self.primary)
 
+    def title(self, block: str) -> str:
+        """Return what a block is called: by its data set, if it is named so, by that of here."""
+        of_file = self.fields | self.blocks[block]
+        kind, published = kinds.run_class(of_file["kind"]), of_file.get("dataset")
+        _, here = self.changed.get("dataset", (None, published))
+        return kind.dataset_title(here) if block == kind.dataset_title(published) else block
+
     def secondary_metric(self, metric: str) -> str:
         """Return the metric that is shown beside the one that decides."""
         if isinstance(self.beside, dict):

@@ -16,6 +16,7 @@ import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from hnlib._files import data_folder, own_name
+from hnlib.retrieval.registry import DATASETS
 from hnlib.sentences import data as sentences
 
 PREFIX = "folder:"  # before the path of a folder
@@ -88,7 +89,7 @@ def load(name: str = "generated", root: Path | str | None = None) -> Collection:
     and test.csv, "flickr8k" Flickr8k.token.txt. `root` defaults to `$HNLIB_DATA`, else the user's
     cache.
     """
-    if name == "generated":
+    if name in DATASETS and not DATASETS[name].form:
         return generated()
     if name.startswith(PREFIX):
         folder = Path(name.removeprefix(PREFIX)).expanduser()
@@ -105,8 +106,8 @@ def _read(folder: Path, name: str) -> Collection:
 
 @functools.lru_cache(maxsize=1)  # short runs on one collection take a third longer without
 def _read_once(folder: Path, name: str, stamps: tuple) -> Collection:
-    readers = {"ml-100k": movielens, "banking77": banking, "flickr8k": captions}
-    reader = readers.get(name, read)
+    readers = {"BEIR": read, "RecBole": movielens, "Banking77": banking, "Flickr8k": captions}
+    reader = readers[DATASETS[name].form if name in DATASETS else "BEIR"]
     files = _Files(folder)
     try:
         return reader(files, name)

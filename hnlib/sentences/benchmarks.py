@@ -12,9 +12,9 @@ import numpy as np
 from hnlib._checks import one_of
 from hnlib._files import data_folder, downloads
 from hnlib.sentences import data
+from hnlib.sentences.registry import GENERATED
 
 PUBLISHED = downloads("sentences")
-GENERATED = ("topic", "alike")
 HEADS = ("Quality", "pair_ID")  # begin the line with the names of the columns
 KINDS = ("input", "gs")  # of the files of one year: pairs of sentences, and their degrees
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from hnlib._checks import one_of
 from hnlib._files import data_folder, explain_failed_download, own_name, read_zip, write_atomically
 from hnlib.sentences.config import SentenceRun
+from hnlib.sentences.registry import DATASETS
 
 PREFIX = "text:"  # before the path of a text file
 #: 100 English novels, 1839–1937, as collected by Eder and Rybicki; two are not in the public domain
@@ -31,7 +32,6 @@ PROTECTED = ("Galsworthy_River_1933.txt", "Woolf_Years_1937.txt")
 #: anew, so the archive has no digest of its own
 FILE = rf"[^/]+/corpus/(?!{'|'.join(PROTECTED)})\w+_\d+\.txt"
 NOVELS_LISTING = "6194d010439a49e632c3f2c5022de76d59dfb8bf136eb01e5453525a1cb997fa"
-NOVELS_DIGEST = "d96b7d2ec2f6a389295d436ccdc9853a98c028ceded2320d5ee3f9c9df48cf13"
 PAD, UNKNOWN = "[PAD]", "[UNK]"
 _END = re.compile(
     r"""(?<=[.!?])(?<!\bMr\.)(?<!\bMrs\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\b[A-Z]\.)"""
@@ -142,20 +142,20 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
     """
     if name == "topics":
         return corpus(topics(), name, vocabulary)
-    folder = data_folder(root, "sentences")
+    folder, known = data_folder(root, "sentences"), DATASETS.get(name)
     if name.startswith(PREFIX):
         path = Path(name.removeprefix(PREFIX)).expanduser()
     else:
         one_of("dataset", name, (*SentenceRun.datasets, *SentenceRun.own_datasets))
-        path = folder / "novels.txt"
+        path = folder / f"{name}.txt"
         if not path.exists():
             _prepare_novels(path)
     text = path.read_bytes()
     digest = hashlib.sha256(text).hexdigest()
-    if name != "novels":
+    if known is None:
         name = own_name(name)
-    elif digest != NOVELS_DIGEST:
-        raise ValueError(f"{path} has another digest; delete it, then run `hnlib data novels`")
+    elif digest != known.digest:
+        raise ValueError(f"{path} has another digest; delete it, then run `hnlib data {name}`")
     words = text.decode("utf-8-sig").replace("\r\n", "\n").strip("\n")
     documents = [part.split("\n") for part in re.split(r"\n{2,}", words)]
     cache = folder / "tokens" / f"{digest[:16]}-{vocabulary}.safetensors"
@@ -201,7 +201,7 @@ def _prepare_novels(path: Path) -> None:
             texts = read_zip(archive, FILE, listing=NOVELS_LISTING)
     chosen = [texts[name].decode("utf-8-sig") for name in sorted(texts) if name not in PROTECTED]
     content = "\n\n".join("\n".join(sentences(text)) for text in chosen) + "\n"
-    if hashlib.sha256(content.encode()).hexdigest() != NOVELS_DIGEST:
+    if hashlib.sha256(content.encode()).hexdigest() != DATASETS["novels"].digest:
         raise ValueError(f"{len(chosen)} novels are not the 98 expected ones; download them again")
     write_atomically(path, content.encode())
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hnlib.sentences import benchmarks, data, encoders, evaluation
 from hnlib.sentences.config import SIMILARITY, TRANSFER, SentenceRun, trained_pairs
+from hnlib.sentences.registry import DATASETS
 from hnlib.training import records, task
 
 
@@ -22,9 +23,8 @@ class Task(task.Task):
         if run.queue and run.towers > 1:
             raise ValueError(f"queue={run.queue} requires towers=1")
         name = dataset.name if dataset else run.dataset
-        default = benchmarks.GENERATED if name == "topics" else benchmarks.PUBLISHED
-        own = dataset is not None or name.startswith(data.PREFIX)
-        tasks = [*dict.fromkeys(run.tasks)] or (["next"] if own else default)
+        known = None if dataset else DATASETS.get(name)
+        tasks = [*dict.fromkeys(run.tasks)] or (known.tasks if known else ["next"])
         # before the corpus, whose tokenizer takes minutes the first time
         asked = [benchmarks.load(task, data_root) for task in tasks if task != "next"]
         self.corpus = dataset or data.load(run.dataset, data_root, run.vocabulary)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import math
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import field, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -198,10 +199,10 @@ class Configuration:
     #: Measured accuracies, and rank correlations, which may be negative
     accuracies: ClassVar[tuple[str, ...]] = ()
     correlations: ClassVar[tuple[str, ...]] = ()
-    #: Names of data sets and of encoders; what ends in PATH stands for a path of your own
-    datasets: ClassVar[Collection[str]] = ()
+    #: Data sets and encoders by name; what ends in PATH stands for a path of your own
+    datasets: ClassVar[Mapping[str, Any]] = {}
     own_datasets: ClassVar[tuple[str, ...]] = ()
-    encoders: ClassVar[Collection[str]] = ()
+    encoders: ClassVar[Mapping[str, Any]] = {}
     evaluate_every: ClassVar[int] = 0  # where `Execution.evaluate_every` is None
 
     def __post_init__(self):
@@ -222,6 +223,11 @@ class Configuration:
     def dataset_choices(self, root: Path | None = None) -> tuple[str, ...]:
         """Return what `dataset` can be, if data sets are in `root`."""
         return *self.datasets, *self.own_datasets
+
+    @classmethod
+    def dataset_title(cls, name: str) -> str:
+        """Return a data set as tables write it; your own by its name."""
+        return getattr(cls.datasets.get(name), "title", name)
 
     @classmethod
     def fitting(cls, dataset: str, chosen: dict) -> dict:
@@ -312,6 +318,13 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> str:
     if value in choices or (value.startswith(paths) and value not in paths):
         return value
     raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def listed(*names: Iterable[str] | Mapping[str, str]) -> Parameter:
+    """Return the help of an option of these names, with what each is where that is said."""
+    every = (one.items() if isinstance(one, Mapping) else ((x, "") for x in one) for one in names)
+    pairs = itertools.chain.from_iterable(every)
+    return Parameter(help=", ".join(f"{x} ({about})" if about else x for x, about in pairs))
 
 
 def recorded_options(options: dict, entry) -> dict:
