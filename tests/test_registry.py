@@ -85,10 +85,10 @@ def test_an_encoder_without_an_entry_is_refused_before_data_are_read(kind, encod
         train(run(), progress=False)
 
 
-def test_every_encoder_of_sentences_can_be_built():
-    from hnlib.sentences import encoders
+def test_every_encoder_of_texts_has_a_class():
+    from hnlib.texts import encoders, registry
 
-    assert {*encoders.ENCODERS} == {*REGISTRIES["sentences"].ENCODERS}
+    assert {*encoders.CLASSES} == {*registry.ENCODERS}
 
 
 @pytest.mark.parametrize(

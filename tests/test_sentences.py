@@ -15,10 +15,11 @@ from sklearn.metrics import f1_score
 
 from hnlib import methods
 from hnlib.contrast import Contrast
-from hnlib.sentences import benchmarks, data, encoders
-from hnlib.sentences import evaluation as transfer
+from hnlib.sentences import data
 from hnlib.sentences.config import SentenceRun
 from hnlib.sentences.task import Task
+from hnlib.texts import benchmarks, encoders
+from hnlib.texts import evaluation as transfer
 from hnlib.training import evaluation, records
 
 DOCUMENTS = [
@@ -123,7 +124,7 @@ def test_a_text_of_ones_own(tmp_path):
 # Encoders and pairs
 
 
-@pytest.mark.parametrize("name", encoders.ENCODERS)
+@pytest.mark.parametrize("name", encoders.CLASSES)
 def test_what_fills_up_changes_nothing(name):
     torch.manual_seed(0)
     model = encoders.build(name, 30, 8).eval()

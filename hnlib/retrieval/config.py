@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from hnlib._files import data_folder
 from hnlib.retrieval.registry import DATASETS, ENCODERS, OWN
-from hnlib.sentences.config import SIMILARITY
+from hnlib.texts.registry import SIMILARITY
 from hnlib.training.config import Configuration, Positive, Rare, checked, defaults, listed
 
 __all__ = ["RetrievalRun"]

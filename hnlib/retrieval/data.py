@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from hnlib._files import data_folder, own_name
 from hnlib.retrieval.registry import DATASETS
-from hnlib.sentences import data as sentences
+from hnlib.texts import tokens
 
 PREFIX = "folder:"  # before the path of a folder
 Judgements = dict[int, dict[int, float]]
@@ -309,10 +309,10 @@ def collection(
 def tokenizer_of(collection: Collection, vocabulary: int) -> Tokenizer:
     """Learn a tokenizer on the documents (words where queries repeat, else byte pairs)."""
     if not collection.repeated:
-        return sentences.learned(collection.documents, vocabulary)
-    tokenizer = Tokenizer(models.WordLevel(unk_token=sentences.UNKNOWN))
+        return tokens.learned(collection.documents, vocabulary)
+    tokenizer = Tokenizer(models.WordLevel(unk_token=tokens.UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    special = [sentences.PAD, sentences.UNKNOWN]
+    special = [tokens.PAD, tokens.UNKNOWN]
     trainer = trainers.WordLevelTrainer(
         vocab_size=vocabulary, special_tokens=special, show_progress=False
     )
@@ -322,14 +322,14 @@ def tokenizer_of(collection: Collection, vocabulary: int) -> Tokenizer:
 
 def tokenised(
     collection: Collection, tokenizer: Callable[[], Tokenizer], name: str, folder: Path
-) -> sentences.Corpus:
+) -> tokens.Corpus:
     """Return the tokens of all texts of a collection.
 
     They are cached in a `folder` under the collection's digest and the tokenizer's `name`.
     """
     key = f"{collection.digest}-{name}"
 
-    def make() -> sentences.Corpus:
-        return sentences.texts(key, collection.all_texts, tokenizer())
+    def make() -> tokens.Corpus:
+        return tokens.texts(key, collection.all_texts, tokenizer())
 
-    return sentences.cached(folder / f"{key}.safetensors", key, make)
+    return tokens.cached(folder / f"{key}.safetensors", key, make)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hnlib.sentences.registry import ENCODERS as OF_SENTENCES
+from hnlib.texts.registry import ENCODERS as OF_TEXTS
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,6 @@ DATASETS = {
 }
 
 #: Encoders of ours by name, what each is; others are transformers
-OWN = OF_SENTENCES | {"static": "wordllama's bag"}
+OWN = OF_TEXTS | {"static": "wordllama's bag"}
 LOCAL = "hf:"  # before the path of a Hugging Face encoder
 ENCODERS = OWN | {"minilm": "all-MiniLM-L6-v2", f"{LOCAL}PATH": "folder of a Hugging Face encoder"}

@@ -17,10 +17,10 @@ from hnlib._files import data_folder
 from hnlib.contrast import Contrast
 from hnlib.retrieval import data, encoders, metrics, mining
 from hnlib.retrieval.config import RetrievalRun
-from hnlib.sentences import benchmarks
-from hnlib.sentences import encoders as sentences
-from hnlib.sentences.data import Corpus
-from hnlib.sentences.evaluation import EncodedBenchmark, embed
+from hnlib.texts import benchmarks
+from hnlib.texts import encoders as of_texts
+from hnlib.texts.evaluation import EncodedBenchmark, embed
+from hnlib.texts.tokens import Corpus
 from hnlib.training import task
 
 SEARCHED = 512  # tokens of a text
@@ -303,4 +303,4 @@ class Task(task.Task):
     def saved_model(record: dict, state: dict, encoder=None) -> nn.Module:
         """Return the model of a saved run, before its weights are loaded."""
         run = RetrievalRun.read(record["configuration"])
-        return encoders.build(run, 0) if run.is_transformer else sentences.saved(run, state)
+        return encoders.build(run, 0) if run.is_transformer else of_texts.saved(run, state)

@@ -10,17 +10,15 @@ from cyclopts import Parameter
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from hnlib.sentences.registry import DATASETS, ENCODERS
+from hnlib.sentences.registry import DATASETS
+from hnlib.texts.registry import ENCODERS, GENERATED, SIMILARITY, TRANSFER
 from hnlib.training.config import Configuration, Hidden, Rare, checked, listed
 
 __all__ = ["SentenceRun"]
 
 OWN_DATASETS = ("text:PATH",)
-#: What embeddings are evaluated by: classification and similarity; the last two are generated.
-TRANSFER = ("mr", "cr", "subj", "mpqa", "trec", "msrp")
-SIMILARITY = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sick")
 #: "next" finds the sentence that follows, in the last tenth of a text of yours
-TASKS = (*TRANSFER, *SIMILARITY, "sick_pearson", "topic", "alike", "next")
+TASKS = (*TRANSFER, *SIMILARITY, "sick_pearson", *GENERATED, "next")
 
 
 def trained_pairs(count: int) -> int:
@@ -35,7 +33,7 @@ class SentenceRun(Configuration):
     Parameters
     ----------
     encoder
-        of the registry of sentences, see CONTRIBUTING
+        of the registry of texts, see CONTRIBUTING
     views
         what a pair is
     train_size

@@ -1,10 +1,11 @@
-"""The data sets and encoders that runs on sentences name: a new one is an entry. Needs no torch."""
+"""The data sets that runs on sentences name: a new one is an entry. Needs no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from hnlib._files import downloads
+from hnlib.texts.registry import GENERATED
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,6 @@ class DataSet:
         return f"{self.title}: {self.documents} documents, {self.sentences:,} sentences"
 
 
-GENERATED = ("topic", "alike")  # tasks that are made here
 DATASETS = {
     "topics": DataSet("topics", 60, 1800, GENERATED),
     "novels": DataSet(
@@ -44,6 +44,3 @@ DATASETS = {
         "d96b7d2ec2f6a389295d436ccdc9853a98c028ceded2320d5ee3f9c9df48cf13",
     ),
 }
-
-#: By name, what it is: a class of the encoders of sentences has it
-ENCODERS = {"bag": "mean of the tokens", "gru": "last states of a recurrent network"}

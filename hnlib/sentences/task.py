@@ -8,9 +8,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from hnlib.sentences import benchmarks, data, encoders, evaluation
-from hnlib.sentences.config import SIMILARITY, TRANSFER, SentenceRun, trained_pairs
+from hnlib.sentences import data, evaluation
+from hnlib.sentences.config import SentenceRun, trained_pairs
 from hnlib.sentences.registry import DATASETS
+from hnlib.texts import benchmarks, encoders
+from hnlib.texts.evaluation import EncodedBenchmark
+from hnlib.texts.registry import SIMILARITY, TRANSFER
 from hnlib.training import records, task
 
 
@@ -45,7 +48,7 @@ class Task(task.Task):
                 f"got {run.train_size}"
             )
         self.benchmarks = [
-            evaluation.EncodedBenchmark(one, self.corpus.tokenizer, run.length) for one in asked
+            EncodedBenchmark(one, self.corpus.tokenizer, run.length) for one in asked
         ] + last
 
     def model(self) -> encoders.Towers:
