@@ -163,7 +163,8 @@ class Design:
         chosen.setdefault("experiment", self.name)
         if chosen.get("method") == UNTRAINED:  # TOML has no word for None
             chosen |= {"method": None, "epochs": 0}
-        run = kind(**{k: v for k, v in chosen.items() if k not in SCHEMA}, seed=seed)
+        fields = config.current({k: v for k, v in chosen.items() if k not in SCHEMA})
+        run = kind(**fields, seed=seed)
         _, options = self.changed.get("options", ({}, {}))
         options = {k: v for k, v in options.items() if k in run.resolved().options}
         return replace(run, options=run.options | options) if options else run

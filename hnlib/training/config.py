@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import json
 import math
+import warnings
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import field, fields, replace
 from importlib import import_module
@@ -24,6 +25,10 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from hnlib import _files
+
+#: Methods that records call by an older name, and what it is now: a method, and an option of it
+#: that is true. Their names and keys stay.
+RECORDED_AS = {"unremix-printed": ("unremix", "printed")}
 
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -206,6 +211,11 @@ class Configuration:
     evaluate_every: ClassVar[int] = 0  # where `Execution.evaluate_every` is None
 
     def __post_init__(self):
+        if self.method in RECORDED_AS:
+            name, option = RECORDED_AS[self.method]
+            rule = f"{name} with the option {option}=True now; a later version drops the old name"
+            warnings.warn(f"method {self.method} is {rule}", FutureWarning, stacklevel=3)
+            vars(self).update(current(vars(self)))
         for name, condition in self.requires.items():
             if not self.applies(name) and getattr(self, name) != defaults(type(self))[name]:
                 other, *allowed = condition
@@ -284,6 +294,9 @@ class Configuration:
         chosen["dataset"] = _files.own_name(run.dataset)
         if (entry := run.entry) is not None:
             chosen["options"] = recorded_options(run.options, entry)
+            for recorded, (method, option) in RECORDED_AS.items():
+                if run.method == method and chosen["options"].pop(option, False):
+                    chosen["method"] = recorded
         return json.loads(json.dumps(chosen, default=lambda v: getattr(v, "__qualname__", str(v))))
 
     @property
@@ -294,6 +307,7 @@ class Configuration:
     @classmethod
     def read(cls, configuration: dict):
         """Return the run of a record's configuration."""
+        configuration = current(configuration)
         infinity = {"inf": math.inf, "-inf": -math.inf}  # which JSON cannot write
         options = {
             key: infinity.get(value, value) if isinstance(value, str) else value
@@ -310,6 +324,14 @@ class Configuration:
     def display_values(self) -> dict:
         """Return the fields as numbers and words."""
         return {name: to_text(value) for name, value in vars(self).items()}
+
+
+def current(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a run with the present name of its method, if records have another."""
+    if fields.get("method") not in RECORDED_AS:
+        return fields
+    method, option = RECORDED_AS[fields["method"]]
+    return fields | {"method": method, "options": fields.get("options", {}) | {option: True}}
 
 
 def check_choice(name: str, value: str, choices: Iterable[str]) -> str:
