@@ -17,6 +17,7 @@ __all__ = ["RetrievalRun"]
 
 Rank = Annotated[int, Field(ge=0)]
 OWN_DATASETS = ("folder:PATH",)
+METRICS = ("ndcg", "recall10", "recall100", "mrr")  # of test queries, and of those held out
 READ = (*SIMILARITY, "alike")
 
 
@@ -123,7 +124,7 @@ class RetrievalRun(Configuration):
         "guide_margin": ("guide",),
     }
     correlations: ClassVar = READ
-    accuracies: ClassVar = ("ndcg", "recall10", "recall100", "mrr", "ndcg_validation")
+    accuracies: ClassVar = (*METRICS, *(f"{name}_validation" for name in METRICS))
     datasets: ClassVar = DATASETS
     own_datasets: ClassVar = OWN_DATASETS
     encoders: ClassVar = ENCODERS
@@ -182,7 +183,7 @@ class RetrievalRun(Configuration):
         if entry is not None and (entry.supervised or "mixture" in entry.defaults):
             what = "class labels" if entry.supervised else "each other document as a negative"
             raise ValueError(f"method {self.method} needs {what}; choose another for retrieval")
-        if self.teacher and self.method != "soft-targets":
+        if self.teacher and (entry is None or "teacher_temperature" not in entry.defaults):
             raise ValueError(f"teacher={self.teacher} requires method soft-targets")
         return super().resolved()
 

@@ -285,8 +285,11 @@ class Task(task.Task):
         scores = {name: float(values.mean()) for name, values in by_query.items()}
         if self.validation:
             seen = self.train if collection.repeated else None
-            _, values = metrics.judged_rankings(*z, self.validation, seen)
+            again, values = metrics.judged_rankings(*z, self.validation, seen)
             scores |= {f"{name}_validation": float(x.mean()) for name, x in values.items()}
+            if collection.repeated:
+                shares = metrics.tail_share(again, self.counts)
+                scores |= {f"{name}_validation": x for name, x in shares.items()}
         if collection.repeated:
             scores |= metrics.tail_share(ranked, self.counts)
         for name in self.run.transfer:
