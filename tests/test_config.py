@@ -51,6 +51,8 @@ def test_a_method_that_is_an_option_now_keeps_its_name_in_records():
     assert row["method"] == "unremix-printed" and "printed" not in row["options"]
     again = ImageRun.read(row)
     assert (again.method, again.options["printed"], again.configuration) == ("unremix", True, row)
+    table = records.frame([{"kind": "images", "configuration": row, "metrics": {"knn": 0.5}}])
+    assert (table.method[0], bool(table.printed[0])) == ("unremix-printed", True)
     with pytest.warns(FutureWarning, match="unremix-printed is unremix with the option printed=Tr"):
         old = ImageRun(method="unremix-printed", options={"learn": "minimise"})
     assert old.name == run.name
