@@ -245,8 +245,7 @@ def data(name: str | None = None, /, *, root: Path | None = None) -> None:
     if name is None:
         for kind, names in by_kind.items():
             print(f"{kind:13}{', '.join(names)}")
-            if isinstance(names, dict):  # a registry
-                print(*(f"{'':13}{one}" for one in names.values()), sep="\n")
+            print(*(f"{'':13}{one}" for one in names.values()), sep="\n")
     else:
         matches = [kind for kind, names in by_kind.items() if name in names]
         if not matches:
@@ -398,7 +397,7 @@ def speed(
     device
         auto, cpu or cuda
     encoder
-        networks (default: small-cnn resnet18 resnet50)
+        networks (default: all)
     method
         methods (default: simclr hcl ot)
     seconds
@@ -407,11 +406,12 @@ def speed(
     from hnlib import methods
     from hnlib.experiments.words import machine
     from hnlib.images import speed
+    from hnlib.images.registry import ENCODERS
     from hnlib.training import records, store
 
-    encoders, losses = encoder or speed.ENCODERS, method or speed.METHODS
+    encoders, losses = encoder or [*ENCODERS], method or speed.METHODS
     for name in encoders:
-        config.check_choice("encoder", name, kinds.run_class("images").encoders)
+        config.check_choice("encoder", name, ENCODERS)
     for name in losses:
         config.check_choice("method", name, methods.CATALOGUE)
     for record in speed.measure(device, encoders, losses, seconds):

@@ -7,7 +7,7 @@ import inspect
 import math
 import runpy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hnlib import negatives, objectives, synthetic_negatives
-from hnlib._checks import check, in_backward, one_of, outside_autocast, rules, transformed
+from hnlib._checks import check, flag, in_backward, one_of, outside_autocast, rules, transformed
 from hnlib.contrast import Contrast
 from hnlib.logit_functions import artanh
 from hnlib.masks import RecentMasks
@@ -55,6 +55,8 @@ class Entry:
         ``observe(contrast, log_w, options)`` returns further numbers for learning curves, by name.
     later : tuple of str
         Options that records name only where they are changed, since older records lack them.
+    printed : dict, optional
+        Fields that are others with the option ``printed``, the method as its paper prints it.
     """
 
     title: str
@@ -69,6 +71,7 @@ class Entry:
     takes_prior: bool = True
     observe: Callable | None = None
     later: tuple[str, ...] = ()
+    printed: dict = field(default_factory=dict)
 
     @property
     def loud(self) -> bool:
@@ -91,7 +94,9 @@ _SINKHORN = dict(cost=None, tol=1e-4, max_iterations=1000, on_failure="warn")
 _OT = dict(temperature=0.5, epsilon=0.5, tau_plus=0.1, **_SINKHORN)
 _RELAXED = dict(temperature=0.5, epsilon=0.5, relaxation=1.0, tau_plus=0.1, **_SINKHORN)
 _TEACHER = dict(temperature=0.5, teacher_temperature=0.5, share=0.5)
-_UNREMIX = dict(temperature=0.5, mixture=negatives.THIRDS, learn="fixed", gradient="pseudo-label")
+_UNREMIX = dict(
+    temperature=0.5, mixture=negatives.THIRDS, learn="fixed", gradient="pseudo-label", printed=False
+)
 _MIXED = dict(temperature=0.5, hardest=32, pairs=32, with_anchor=4)
 _LABELS = dict(positives="class", average="anchors")
 _SCL = dict(temperature=0.5, **_LABELS, on_empty="raise")
@@ -111,6 +116,7 @@ def _off(name: str, value) -> None:
 OWN = {
     "learn": partial(one_of, choices=("fixed", "minimise", "maximise")),
     "learn_scale": _off,
+    "printed": flag,
     "positives": partial(one_of, choices=("class", "view", "own")),
 }
 #: Every method by name. Read it: `CATALOGUE["hcl"].defaults`.
@@ -144,16 +150,18 @@ CATALOGUE = {
         "Soft targets", "hinton2015", _TEACHER, objective=objectives.soft_targets
     ),
     "unremix": Entry(
-        "UnReMix", "unremix", _UNREMIX, negatives.unremix, features=True, later=("gradient",)
-    ),
-    "unremix-printed": Entry(
-        "UnReMix, as printed",
+        "UnReMix",
         "unremix",
         _UNREMIX,
-        objective=objectives.signed,
+        negatives.unremix,
         features=True,
-        takes_prior=False,
-        later=("gradient",),
+        later=("gradient", "printed"),
+        printed=dict(
+            title="UnReMix, as printed",
+            negatives=negatives.uniform,
+            objective=objectives.signed,
+            takes_prior=False,
+        ),
     ),
     "mochi": Entry(
         "MoCHi", "kalantidis2020", _MIXED, synthetic=synthetic_negatives.mochi, takes_prior=False
@@ -209,9 +217,12 @@ class Method(nn.Module):
 
     def __init__(self, name: str, entry: Entry, options: dict):
         super().__init__()
+        chosen = entry.defaults | options
         self.name, self.entry = name, entry
+        if chosen.get("printed") is True:
+            self.entry = replace(entry, **entry.printed)
         self._recent = RecentMasks()
-        self._set(entry.defaults | options)
+        self._set(chosen)
         for count in ("skipped", "unconverged"):
             self.register_buffer(count, torch.zeros((), dtype=torch.long), persistent=False)
 
@@ -238,7 +249,7 @@ class Method(nn.Module):
             As in `build`, or if an option is learned or says what is learned.
         """
         for option in options:
-            if option == "learn":
+            if option in ("learn", "printed"):
                 raise ValueError(f"{option} cannot change during training; pass it to build")
             if option in self.trained:
                 raise ValueError(f"{self.name} learns its {option}, so nothing else can set it")
@@ -255,7 +266,7 @@ class Method(nn.Module):
     def log_weights(self) -> negatives.Weighting:
         """The distribution over negatives.
 
-        For `unremix-printed` it is uniform: the objective has its scores, which may be negative.
+        For `unremix` as printed it is uniform: the objective has the scores, which may be negative.
         """
         return self._weights
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from hnlib import _checks
 from hnlib._checks import Positive, checked, one_of
 
-__all__ = ["Robust", "chi2_ball", "kl_ball", "kl_penalised", "kl_temperature", "shared_kl_ball"]
+__all__ = ["Robust", "chi2_ball", "kl_ball", "kl_temperature"]
 
 STEPS = 30  # of an iteration that may not ask whether it has settled; on similarities 4 to 8 do
 UNSETTLED = "the worst case of a row was not found; compute it in float64, on the CPU"
@@ -86,68 +86,6 @@ def kl_ball(values: Tensor, reference: Tensor | None = None, eta: Positive = 0.1
     f, log_q0 = _prepare(values, reference)
     weights, alpha = _kl_worst_case(f.detach(), log_q0, eta)
     return Robust((weights * f).sum(-1), alpha, weights)
-
-
-@checked
-def shared_kl_ball(values: Tensor, reference: Tensor | None = None, eta: Positive = 0.1) -> Robust:
-    r"""Find the worst case under one budget for all rows.
-
-    Parameters
-    ----------
-    values : Tensor of shape [n, m]
-        $f_i$.
-    reference : Tensor of shape [n, m] or [m], optional
-        Masses of $Q_0$, default uniform.
-    eta : float, default 0.1
-        Budget $\eta > 0$ of $\frac1n \sum_i \mathrm{KL}(Q_i\|Q_0)$.
-
-    Returns
-    -------
-    Robust
-        With one $\alpha$ for all rows. `value` is per row, $\mathbb E_{Q_i^*} f_i$; its mean is
-        $\min_\alpha \frac1n \sum_i \alpha\log\mathbb E_{Q_0} e^{f_i/\alpha} + \alpha\eta$, InfoNCE
-        with one temperature.
-
-    Raises
-    ------
-    ValueError
-        As `kl_ball`.
-    """
-    f, log_q0 = _prepare(values, reference)
-    mean_of_rows = partial(torch.mean, dim=0, keepdim=True)
-    weights, alpha = _kl_worst_case(f.detach(), log_q0, eta, mean_of_rows)
-    return Robust((weights * f).sum(-1), alpha.expand(len(f)), weights)
-
-
-@checked
-def kl_penalised(values: Tensor, reference: Tensor | None = None, tau: Positive = 0.5) -> Robust:
-    r"""Find the worst case at a price, $\sup_Q\mathbb E_Qf-\tau\,\mathrm{KL}(Q\|Q_0)$.
-
-    It is $\tau\log\mathbb E_{Q_0} e^{f/\tau}$ (Donsker and Varadhan, 1983), which is how InfoNCE
-    treats its negatives at temperature $\tau$.
-
-    Parameters
-    ----------
-    values, reference
-        As in `kl_ball`.
-    tau : float or Tensor of shape [...], default 0.5
-        Price $\tau > 0$ of a nat.
-
-    Returns
-    -------
-    Robust
-        Attained at $Q^* \propto Q_0 e^{f/\tau}$; `alpha` is `tau`.
-
-    Raises
-    ------
-    ValueError
-        As in `kl_ball`, or if `tau` is not positive.
-    """
-    f, log_q0 = _prepare(values, reference)
-    alpha = torch.as_tensor(tau, dtype=torch.float64, device=f.device).detach()
-    alpha = alpha.expand(f.shape[:-1])
-    x = log_q0 + f / alpha[..., None]
-    return Robust(alpha * x.logsumexp(-1), alpha, x.detach().softmax(-1))
 
 
 @checked
@@ -276,8 +214,8 @@ def _below_top(f, q0):
     return g, torch.where(g == 0, q0, 0.0)
 
 
-def _kl_worst_case(f, log_q0, eta, pool=lambda x: x):
-    r"""Return weights and multiplier of the tilt whose (pooled) divergence from Q0 is eta.
+def _kl_worst_case(f, log_q0, eta):
+    r"""Return weights and multiplier of the tilt whose divergence from Q0 is eta.
 
     If there is none, the ball is so large that the largest f takes all weight. The divergence at
     the sharpness $s = 1/\alpha$ has the slope $s\,\mathrm{Var}$ of the tilt, and its root is nearly
@@ -287,15 +225,15 @@ def _kl_worst_case(f, log_q0, eta, pool=lambda x: x):
     g, top = _below_top(f, q0)
     centred = g - (q0 * g).sum(-1, keepdim=True)
     power = q0 * centred.square()
-    variance, third = pool(power.sum(-1)), pool(power.mul_(centred).sum(-1))
-    inside = (eta < pool(-top.sum(-1).log())) & (variance > 0)
+    variance, third = power.sum(-1), power.mul_(centred).sum(-1)
+    inside = (eta < -top.sum(-1).log()) & (variance > 0)
     first = (variance / (2 * eta)).sqrt()
     start = torch.maximum(first + third / (3 * variance), first / 4)
     s = torch.where(variance > 0, 1 / start, 1.0)
     low, high, going = torch.zeros_like(s), torch.full_like(s, torch.inf), inside
     waits = _checks.on_cpu(g)
     for _ in range(200 if waits else STEPS):  # 2**200: beyond any gap between distinct doubles
-        short, gain = _newton_step(g, q0, s, eta, pool)
+        short, gain = _newton_step(g, q0, s, eta)
         low, high = torch.where(short, s, low), torch.where(short, high, s)
         last = gain.abs() <= 1e-8 * s  # Newton's error is of the order of its step squared
         within = last | (s + gain > low) & (s + gain < high) & (gain < 3 * s)
@@ -310,15 +248,15 @@ def _kl_worst_case(f, log_q0, eta, pool=lambda x: x):
     return weights, torch.where(inside, 1 / s, 0.0)
 
 
-def _newton_step(g, q0, s, eta, pool):
+def _newton_step(g, q0, s, eta):
     """Return whether the divergence at s falls short of eta, and the step of Newton's method."""
     x = s[..., None] * g  # at most 0, and 0 on the top: no sum over- or underflows
     tilt = (x * math.log2(math.e)).exp2_().mul_(q0)  # a third of the time of exp
     total = tilt.sum(-1)
     mean = tilt.mul_(x).sum(-1) / total
     square = tilt.mul_(x).sum(-1) / total
-    kl = pool(mean - total.log()).clamp_min(0)
-    slope = pool((square - mean.square()).clamp_min(0)) / s
+    kl = (mean - total.log()).clamp_min(0)
+    slope = (square - mean.square()).clamp_min(0) / s
     gain = 2 * kl.sqrt() * (eta**0.5 - kl.sqrt()) / slope
     return kl < eta, torch.where(kl > 0, gain, torch.inf)  # of a divergence lost in rounding: more
 

@@ -136,9 +136,11 @@ def of_losses() -> dict[str, dict[str, float]]:
     views, labels = (one, one + 0.7 * other), torch.arange(12) % 3
     features = tuple(view @ view.T for view in views)
     found = {}
-    for name in sorted({*methods.CATALOGUE, *methods.EXAMPLES}):
-        example = name in methods.EXAMPLES
-        method = methods.example(name).build() if example else methods.build(name)
+    builders = {name: functools.partial(methods.build, name) for name in methods.CATALOGUE}
+    builders |= {name: methods.example(name).build for name in methods.EXAMPLES}
+    builders["unremix-printed"] = functools.partial(methods.build, "unremix", printed=True)
+    for name in sorted(builders):
+        method = builders[name]()
         leaves = [view.clone().requires_grad_() for view in views]
         given = labels if method.entry.supervised else None
         loss = method(*leaves, given, features if method.entry.features else None)

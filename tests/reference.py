@@ -243,7 +243,18 @@ def unremix_score(z1, z2, features, temperature, mixture, gradient):
     return mixture[0] * G @ G.T + mixture[1] * S + mixture[2] * apart
 
 
-def unremix(z1, z2, y, features, temperature=0.5, mixture=(1 / 3,) * 3, gradient="pseudo-label"):
+def unremix(
+    z1,
+    z2,
+    y,
+    features,
+    temperature=0.5,
+    mixture=(1 / 3,) * 3,
+    gradient="pseudo-label",
+    printed=False,
+):
+    if printed:
+        return unremix_printed(z1, z2, features, temperature, mixture, gradient)
     _, S, P, A = views(z1, z2)
     U = unremix_score(z1, z2, features, temperature, mixture, gradient)
     W = weigh(U.clip(0), A)
@@ -251,9 +262,7 @@ def unremix(z1, z2, y, features, temperature=0.5, mixture=(1 / 3,) * 3, gradient
     return np.mean(info_nce(S, P, W, temperature, 0.0, len(S) - 2))
 
 
-def unremix_printed(
-    z1, z2, y, features, temperature=0.5, mixture=(1 / 3,) * 3, gradient="pseudo-label"
-):
+def unremix_printed(z1, z2, features, temperature, mixture, gradient):
     _, S, P, A = views(z1, z2)
     U = unremix_score(z1, z2, features, temperature, mixture, gradient)
     terms = np.exp(S / temperature)
@@ -282,7 +291,7 @@ def mochi(z1, z2, y, temperature=0.5, hardest=32, pairs=32, with_anchor=4):
     return np.mean(info_nce(S, P, uniform(S, A), temperature, 0.0, n - 2 + k))
 
 
-WRITTEN = (siglip, artanh, bpr, mw, soft_targets, unremix, unremix_printed, mochi, supcon)
+WRITTEN = (siglip, artanh, bpr, mw, soft_targets, unremix, mochi, supcon)
 METHODS = {function.__name__.replace("_", "-"): function for function in WRITTEN} | {
     "simclr": partial(nce, hardened),
     "hcl": partial(nce, tilted, tau_plus=0.1),

@@ -111,7 +111,7 @@ def test_bad_input_is_one_line(refuses, trained, arguments, message):
     [
         ("images --encoder vgg", "encoder must be one of small-cnn, resnet18, resnet50, got 'vgg'"),
         ("graphs --encoder vgg", "encoder must be one of gin1, gin2, …, gin99, got 'vgg'"),
-        ("sentences --encoder vgg", "encoder must be 'bag' or 'gru', got 'vgg'"),
+        ("sentences --encoder vgg", "encoder must be one of bag, gru, got 'vgg'"),
         ("retrieval --encoder vgg", "must be one of bag, gru, static, minilm, hf:PATH, got 'vgg'"),
         ("retrieval --encoder hf:", "hf:PATH, got 'hf:'"),
         ("images --dataset mnist", "one of digits, cifar10, .*, folder:PATH, got 'mnist'"),

@@ -3,12 +3,13 @@
 import dataclasses
 import json
 import math
+import warnings
 from typing import Annotated
 
 import pytest
 from pydantic import Field
 
-from hnlib import methods
+from hnlib import experiments, methods
 from hnlib.images.config import ImageRun
 from hnlib.training import config, kinds, records, store
 
@@ -42,6 +43,23 @@ def test_a_new_option_of_a_method_names_only_the_runs_that_use_it(monkeypatch):
     assert ImageRun(method="hcl").name == before
     assert ImageRun(method="hcl", options={"margin": 0}).name == before
     assert ImageRun(method="hcl", options={"margin": 1}).name != before
+
+
+def test_a_method_that_is_an_option_now_keeps_its_name_in_records():
+    run = ImageRun(method="unremix", options={"learn": "minimise", "printed": True})
+    row = run.configuration
+    assert row["method"] == "unremix-printed" and "printed" not in row["options"]
+    again = ImageRun.read(row)
+    assert (again.method, again.options["printed"], again.configuration) == ("unremix", True, row)
+    table = records.frame([{"kind": "images", "configuration": row, "metrics": {"knn": 0.5}}])
+    assert (table.method[0], bool(table.printed[0])) == ("unremix-printed", True)
+    with pytest.warns(FutureWarning, match="unremix-printed is unremix with the option printed=Tr"):
+        old = ImageRun(method="unremix-printed", options={"learn": "minimise"})
+    assert old.name == run.name
+    assert ImageRun(method="unremix", options={"learn": "minimise"}).name != run.name
+    with warnings.catch_warnings(action="error"):  # files of experiments may name it as records do
+        runs = {name: run for _, name, run in experiments.load("catalogue-hundred").runs()}
+    assert runs["unremix-printed"].options == {"printed": True}
 
 
 def test_a_recipe_fills_in_what_is_not_given_and_only_what_the_method_has():

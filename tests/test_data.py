@@ -16,7 +16,7 @@ from scripts import ROOT
 from hnlib import _files, methods
 from hnlib.images import data, encoders, registry, task
 from hnlib.images._torchvision import torchvision
-from hnlib.images.config import ImageRun
+from hnlib.images.config import AUGMENTATIONS, ImageRun
 
 rng = np.random.default_rng(0)
 ARRAYS = dict(
@@ -132,6 +132,17 @@ def test_a_data_set_and_an_encoder_are_one_entry_each(tmp_path, monkeypatch, pri
     finally:
         registry.DATASETS.pop("fashion-mnist", None)
         registry.ENCODERS.pop("resnet34", None)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_of_yours_are_augmented_as_any_whatever_their_channels(channels):
+    """Unless you say how."""
+    few = [ARRAYS[part][..., :channels] if part[0] == "x" else ARRAYS[part] for part in data.PARTS]
+    own = data.Dataset("mine", *map(torch.from_numpy, few), class_names=("a", "b", "c"))
+    for chosen, found in ((None, "simclr"), ("digits", "digits")):
+        run = ImageRun(dataset="mine", augmentation=chosen).resolved()
+        made = task.Task(run, methods.build("simclr"), dataset=own).augmentation
+        assert made == AUGMENTATIONS[found]
 
 
 @pytest.mark.parametrize("name", ["digits", "cifar10"])

@@ -27,7 +27,7 @@ def variants(entry):
         chosen += [{"average": "pairs"}, {"on_empty": "skip"}]
     if "weights_gradient" in entry.defaults:
         chosen += [{"weights_gradient": not entry.defaults["weights_gradient"]}]
-    changed = {"learn": "maximise", "level": 0.1, "gradient": "nt-xent"}
+    changed = {"learn": "maximise", "level": 0.1, "gradient": "nt-xent", "printed": True}
     return chosen + [{k: v} for k, v in changed.items() if k in entry.defaults]
 
 

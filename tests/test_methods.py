@@ -9,7 +9,7 @@ import reference
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from hnlib import methods
+from hnlib import methods, negatives, objectives
 from hnlib.contrast import Contrast
 from hnlib.graphs import methods as of_graphs
 from hnlib.transport import ConvergenceWarning
@@ -31,7 +31,7 @@ def call(method, z1, z2, y=None):
 #: Other values of the options that are no positive numbers.
 CHANGED = {"positives": "view", "average": "pairs", "gradient": "nt-xent", "level": 0.1}
 CHANGED |= {"mixture": (0.2, 0.7, 0.1), "hardness_strength": 5.0, "loudness": 3.0, "bias": -1.0}
-CHANGED |= {"hardest": 3, "pairs": 7, "with_anchor": 0}
+CHANGED |= {"hardest": 3, "pairs": 7, "with_anchor": 0, "printed": True}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -54,17 +54,16 @@ def test_defaults_and_every_option_are_those_of_the_reference(name):
             default = value if default is None else default
 
 
-@pytest.mark.parametrize("name", [x for x in NAMES if "mixture" in methods.CATALOGUE[x].defaults])
-def test_a_learned_mixture_descends_or_climbs_the_loss(name):
+@pytest.mark.parametrize("printed", [False, True])
+def test_a_learned_mixture_descends_or_climbs_the_loss(printed):
     z1, z2 = batch(19)
-    start = (0.2, 0.5, 0.3)
-    down, up = (methods.build(name, learn=how, mixture=start) for how in ("minimise", "maximise"))
+    start, build = (0.2, 0.5, 0.3), functools.partial(methods.build, "unremix", printed=printed)
+    down, up = (build(learn=how, mixture=start) for how in ("minimise", "maximise"))
     gradients = [torch.autograd.grad(call(m, z1, z2), m.logits)[0] for m in (down, up)]
     assert torch.allclose(gradients[0], -gradients[1])
     step, logits = 1e-3 * torch.tensor([1.0, -1.0, 0.5]), torch.tensor(start).log()
     above, below = (
-        float(call(methods.build(name, mixture=(logits + x).softmax(0).tolist()), z1, z2))
-        for x in (step, -step)
+        float(call(build(mixture=(logits + x).softmax(0).tolist()), z1, z2)) for x in (step, -step)
     )  # an independent slope
     assert float(gradients[0] @ step) == pytest.approx((above - below) / 2, rel=1e-2)
     assert abs(above - below) > 1e-5
@@ -72,7 +71,7 @@ def test_a_learned_mixture_descends_or_climbs_the_loss(name):
     assert seen == pytest.approx(dict(zip("usr", start)))
     # a softmax would turn (1, 1, 1), three times as hard, into thirds
     with pytest.raises(ValueError, match=r"a learned mixture must sum to 1, got \(1, 1, 1\)"):
-        methods.build(name, mixture=(1, 1, 1), learn="minimise")
+        build(mixture=(1, 1, 1), learn="minimise")
 
 
 def test_options_change_while_learned_parameters_stay():
@@ -89,6 +88,18 @@ def test_options_change_while_learned_parameters_stay():
     assert learned.logits is logits and torch.equal(learned.log_weights.mixture, logits.softmax(0))
     with pytest.raises(ValueError, match="learns its mixture"):
         learned.change(mixture=(0.2, 0.3, 0.5))
+    with pytest.raises(ValueError, match="printed cannot change during training"):
+        learned.change(printed=True)
+
+
+def test_the_method_as_printed_takes_no_further_weights_and_learns_its_mixture():
+    """Its objective has the scores, so its own weights are uniform."""
+    printed = methods.build("unremix", printed=True, learn="minimise")
+    assert printed.objective.func is objectives.signed and printed.entry.features
+    contrast = Contrast.from_views(*batch(3), **hidden(printed, *batch(3)))
+    assert torch.equal(printed.log_weights(contrast), negatives.uniform()(contrast))
+    with pytest.raises(ValueError, match="takes no further weights"):
+        printed.loss(contrast, log_prior=torch.zeros(1))
 
 
 @pytest.mark.parametrize(

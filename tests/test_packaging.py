@@ -31,7 +31,7 @@ EXTRAS = {
     "training": ["training", "experiments", "commands"],
     "images": ["images"],
     "graphs": ["graphs"],
-    "sentences": ["sentences"],
+    "sentences": ["texts", "sentences"],
     "retrieval": ["retrieval"],
     "sentence-transformers": ["integrations"],
     "book": ["notebooks"],

@@ -29,11 +29,16 @@ def test_every_cell_has_its_source_and_its_sharpness():
 
 
 @pytest.mark.parametrize(
-    ("inside", "word"),
-    [([1, 1, 1, 0], "holds"), ([1, 1, 0, 0], "mixed"), ([1, 0, 0], "refuted"), ([], "open")],
+    ("peaks", "word"),
+    [((5, 5, 5, 1), "holds"), ((5, 5, 1, 1), "unresolved"), ((5, 1, 1), "refuted"), ((), "open")],
 )
-def test_a_prediction_is_judged_by_its_share_of_panels(inside, word):
-    assert public_tables.verdict(pd.Series(inside, dtype=bool)) == word
+def test_a_prediction_is_judged_by_its_share_of_panels(new_checkout, peaks, word):
+    lines = ["says,panels,column,low,high", "peak,epochs > 50,peak,3,9"]
+    new_checkout({"book/results/public_predictions.csv": "\n".join(lines)})
+    rows = [dict(plain=3, known=False, epochs=100.0, peak=float(peak)) for peak in peaks]
+    found = pd.DataFrame(rows, columns=["plain", "known", "epochs", "peak"])
+    (line,) = public_tables.verdicts(found).itertuples()
+    assert (line.verdict, line.panels) == (word, len(peaks))
 
 
 def test_predictions_are_judged_on_panels_that_nobody_had_read(new_checkout):
@@ -48,7 +53,7 @@ def test_predictions_are_judged_on_panels_that_nobody_had_read(new_checkout):
     others = [dict(known=True), dict(plain=2), dict(epochs=10.0, peak=99.0), dict(peak=20.0)]
     found = pd.DataFrame([panel, *(panel | other for other in others)])
     peak, shift = public_tables.verdicts(found).itertuples()
-    assert (peak.panels, peak.inside, peak.verdict) == (2, 1, "mixed")
+    assert (peak.panels, peak.inside, peak.verdict) == (2, 1, "unresolved")
     assert (shift.panels, shift.inside, shift.verdict) == (4, 4, "holds")
 
 

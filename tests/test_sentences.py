@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,10 +15,11 @@ from sklearn.metrics import f1_score
 
 from hnlib import methods
 from hnlib.contrast import Contrast
-from hnlib.sentences import benchmarks, data, encoders
-from hnlib.sentences import evaluation as transfer
+from hnlib.sentences import data
 from hnlib.sentences.config import SentenceRun
 from hnlib.sentences.task import Task
+from hnlib.texts import benchmarks, encoders
+from hnlib.texts import evaluation as transfer
 from hnlib.training import evaluation, records
 
 DOCUMENTS = [
@@ -97,7 +99,8 @@ def test_novels_are_split_once_and_read_again(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="2 novels are not the 98 expected"):
         data.load("novels", tmp_path, 300)
     content = b"One day.\nHe left.\nShe stayed.\n\nTwo men.\nThey met.\n"
-    monkeypatch.setattr(data, "NOVELS_DIGEST", hashlib.sha256(content).hexdigest())
+    known = replace(data.DATASETS["novels"], digest=hashlib.sha256(content).hexdigest())
+    monkeypatch.setitem(data.DATASETS, "novels", known)
     first = data.load("novels", tmp_path, 300)
     assert len(first) == 5 and len(first.neighbours) == 3
     monkeypatch.setattr(data, "learned", None)  # the token ids are cached
@@ -121,7 +124,7 @@ def test_a_text_of_ones_own(tmp_path):
 # Encoders and pairs
 
 
-@pytest.mark.parametrize("name", encoders.ENCODERS)
+@pytest.mark.parametrize("name", encoders.CLASSES)
 def test_what_fills_up_changes_nothing(name):
     torch.manual_seed(0)
     model = encoders.build(name, 30, 8).eval()

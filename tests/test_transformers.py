@@ -13,7 +13,7 @@ from hnlib.images import _torchvision  # noqa: F401, which transformers imports:
 from hnlib.retrieval import data
 from hnlib.retrieval.config import RetrievalRun
 from hnlib.retrieval.task import Task
-from hnlib.sentences.evaluation import embed, spearman
+from hnlib.texts.evaluation import embed, spearman
 from hnlib.training.checkpoint import Checkpoint
 from hnlib.training.config import Execution
 from hnlib.training.loop import Loop, launch

@@ -23,8 +23,10 @@ TIGHT = {"tol": 1e-13, "on_empty": "skip"}
 
 def loss_of(name):
     """The loss of a method as a function of two views [2, B, d]."""
+    name, _, option = name.partition(" ")
     entry = methods.CATALOGUE[name]
     options = {key: value for key, value in TIGHT.items() if key in entry.defaults}
+    options |= {option: True} if option else {}
     method = methods.build(name, **options)
     labels = LABELS if entry.supervised else None
     features = FEATURES if entry.features else None
@@ -36,7 +38,7 @@ def gradient(loss, z):
     return torch.autograd.grad(loss(z), z)[0]
 
 
-@pytest.mark.parametrize("name", methods.CATALOGUE)
+@pytest.mark.parametrize("name", [*methods.CATALOGUE, "unremix printed"])
 def test_transforms_of_torch_func_agree_with_autograd(name):
     loss = loss_of(name)
     batches = torch.stack([torch.stack(drawn.views(seed, 6, 3)) for seed in range(3)])

@@ -27,11 +27,12 @@ from hnlib.retrieval import data as collections
 from hnlib.retrieval.config import RetrievalRun
 from hnlib.retrieval.task import Task as Retrieval
 from hnlib.sentences import data as texts
-from hnlib.sentences import encoders as sentence_encoders
-from hnlib.sentences.benchmarks import Benchmark
-from hnlib.sentences.config import SIMILARITY, TRANSFER, SentenceRun
-from hnlib.sentences.evaluation import EncodedBenchmark
+from hnlib.sentences.config import SentenceRun
 from hnlib.sentences.task import Task as Sentences
+from hnlib.texts import encoders as text_encoders
+from hnlib.texts.benchmarks import Benchmark
+from hnlib.texts.evaluation import EncodedBenchmark
+from hnlib.texts.registry import SIMILARITY, TRANSFER
 from hnlib.training import diagnostics
 from hnlib.training import evaluation as readouts
 
@@ -208,7 +209,7 @@ def bag():
     """A bag of letters and its tokenizer."""
     corpus = texts.corpus([["a b c d", "e f g h"], ["i j k l", "m n o p"]], vocabulary=300)
     torch.manual_seed(0)
-    return sentence_encoders.build("bag", corpus.vocabulary, 6).encoder.eval(), corpus
+    return text_encoders.build("bag", corpus.vocabulary, 6).encoder.eval(), corpus
 
 
 def letters(count, seed):

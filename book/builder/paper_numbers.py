@@ -105,7 +105,8 @@ def measured(frame: Any) -> dict[str, Any]:
     """Return the rows of `records.frame` by the `key` of their run."""
     if frame.empty:
         return {}
-    printed = {(c.run.dataset, c.run.method, c.run.epochs) for c in cells() if c.run is not None}
+    every = [cell.run.configuration for cell in cells() if cell.run is not None]
+    printed = {(one["dataset"], one["method"], one["epochs"]) for one in every}
     trained = zip(frame["dataset"], frame["method"], frame["epochs"])
     runs = frame[[setting in printed for setting in trained]]  # of the others no key is needed
     return dict(iter(runs.groupby(runs["run"].map(key))))

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from hnlib.experiments import evidence
+from hnlib.experiments.predictions import Level, judge
 from hnlib.experiments.sharpness_map import Parabola, parabola
 
 PANEL = ["source", "data", "network", "epochs"]  # equal in all cells of a panel
@@ -99,7 +100,8 @@ def verdicts(found: pd.DataFrame) -> pd.DataFrame:
     """Judge each prediction on the panels of `fits` that it is about.
 
     These are the panels with three temperatures that nobody had read when it was made. The cuts had
-    not been read even where the temperatures were known.
+    not been read even where the temperatures were known. It holds from three quarters of them on
+    and is refuted below half; without any it is open.
     """
     lines = pd.read_csv(evidence.path("public_predictions.csv"))
     rows = []
@@ -109,12 +111,7 @@ def verdicts(found: pd.DataFrame) -> pd.DataFrame:
             unread = unread.query("not known")
         inside = unread.query(line["panels"])[line["column"]].between(line["low"], line["high"])
         row = {"says": line["says"], "panels": len(inside), "inside": int(inside.sum())}
-        rows.append(row | {"verdict": verdict(inside)})
+        share = Level(f"{inside.sum()} of {len(inside)}", inside.mean(), inside.mean())
+        judged = judge({"": share}, {"above": 0.75}, {"below": 0.5})
+        rows.append(row | {"verdict": judged if len(inside) else "open"})
     return pd.DataFrame(rows)
-
-
-def verdict(inside: pd.Series) -> str:
-    """Return "holds" from three quarters of the panels on, "refuted" below half, else "mixed"."""
-    if inside.empty:
-        return "open"
-    return "holds" if inside.mean() >= 0.75 else "mixed" if inside.mean() >= 0.5 else "refuted"

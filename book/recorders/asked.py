@@ -20,7 +20,7 @@ from hnlib.failure_causes import effective_rank
 from hnlib.retrieval import metrics
 from hnlib.retrieval.config import RetrievalRun
 from hnlib.retrieval.task import SEARCHED, Task
-from hnlib.sentences.evaluation import embed
+from hnlib.texts.evaluation import embed
 from hnlib.training.diagnostics import uniformity
 
 TEMPERATURES, SEEDS = (0.02, 0.05, 0.1, 0.2, 0.5), (0, 1)

@@ -81,7 +81,8 @@ def first() -> str | None:
 
 def _title(one: Compared) -> str:
     ours, base, _, block, _ = one.arguments
-    return f"{f'{one.design.name} {block}'.strip()}: {_worded(ours)} − {_worded(base)}"
+    where = f"{one.design.name} {one.design.title(block)}".strip()
+    return f"{where}: {_worded(ours)} − {_worded(base)}"
 
 
 def _by(one: Compared) -> str:

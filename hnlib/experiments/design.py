@@ -110,6 +110,13 @@ class Design:
         """Return the metric that decides in a block."""
         return self.blocks[block].get("primary", self.primary)
 
+    def title(self, block: str) -> str:
+        """Return what a block is called: by its data set, if it is named so, by that of here."""
+        of_file = self.fields | self.blocks[block]
+        kind, published = kinds.run_class(of_file["kind"]), of_file.get("dataset")
+        _, here = self.changed.get("dataset", (None, published))
+        return kind.dataset_title(here) if block == kind.dataset_title(published) else block
+
     def secondary_metric(self, metric: str) -> str:
         """Return the metric that is shown beside the one that decides."""
         if isinstance(self.beside, dict):
@@ -164,7 +171,8 @@ class Design:
         chosen.setdefault("experiment", self.name)
         if chosen.get("method") == UNTRAINED:  # TOML has no word for None
             chosen |= {"method": None, "epochs": 0}
-        run = kind(**{k: v for k, v in chosen.items() if k not in SCHEMA}, seed=seed)
+        fields = config.current({k: v for k, v in chosen.items() if k not in SCHEMA})
+        run = kind(**fields, seed=seed)
         _, options = self.changed.get("options", ({}, {}))
         options = {k: v for k, v in options.items() if k in run.resolved().options}
         return replace(run, options=run.options | options) if options else run

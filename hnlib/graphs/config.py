@@ -11,12 +11,13 @@ from cyclopts import Parameter
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from hnlib._files import downloads
-from hnlib.training.config import Configuration, Hidden, Rare, checked
+from hnlib.graphs.registry import DATASETS
+from hnlib.training.config import Configuration, Hidden, Rare, checked, listed
 
 __all__ = ["GraphRun"]
 
 TWO_VIEWS = ("framework", "graphcl")
+OWN_DATASETS = ("folder:PATH",)
 
 
 def _check_depth(encoder: str) -> str:
@@ -50,7 +51,7 @@ class GraphRun(Configuration):
     """
 
     experiment: Annotated[str, Field(min_length=1), Rare] = "graphs"
-    dataset: str = "motifs"
+    dataset: Annotated[str, listed(DATASETS.keys(), OWN_DATASETS)] = "motifs"
     method: str | None = "infograph"
     framework: Literal["infograph", "graphcl"] = "infograph"
     encoder: Annotated[str, AfterValidator(_check_depth)] = "gin3"
@@ -75,8 +76,8 @@ class GraphRun(Configuration):
         "original": TWO_VIEWS,
     }
     accuracies: ClassVar = ("svm",)
-    datasets: ClassVar = ("motifs", *downloads("graphs"))
-    own_datasets: ClassVar = ("folder:PATH",)
+    datasets: ClassVar = DATASETS
+    own_datasets: ClassVar = OWN_DATASETS
 
     @property
     def layers(self) -> int:

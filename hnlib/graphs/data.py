@@ -17,15 +17,9 @@ from torch_geometric.data.separate import separate
 from torch_geometric.io import read_tu_data
 
 from hnlib._checks import one_of
-from hnlib._files import (
-    DAMAGED,
-    data_folder,
-    downloads,
-    explain_failed_download,
-    own_name,
-    read_zip,
-)
+from hnlib._files import DAMAGED, data_folder, explain_failed_download, own_name, read_zip
 from hnlib.graphs.config import GraphRun
+from hnlib.graphs.registry import DATASETS
 
 #: The benchmark sets of Morris et al. (2020) that the papers use
 SOURCE = "https://www.chrsmrrs.com/graphkerneldatasets/{}.zip"
@@ -106,7 +100,7 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
         folder, prefix = data_folder(root, "TUDataset") / name / "raw", name
         if not folder.is_dir():
             _download(name, folder)
-        expected = downloads("graphs")[name]["digest"]
+        expected = DATASETS[name].digest
     try:
         data, slices, sizes = read_tu_data(str(folder), prefix)
         if data.x is not None:
@@ -133,7 +127,7 @@ def _download(name: str, folder: Path) -> None:
     url, archive = SOURCE.format(name), folder.with_name(f"{name}.zip")
     archive.parent.mkdir(parents=True, exist_ok=True)
     with explain_failed_download(name, f"the files of {url} into {folder}"):
-        digest = downloads("graphs")[name]["archive"]
+        digest = DATASETS[name].archive
         torch.hub.download_url_to_file(url, str(archive), digest, progress=False)
         files = read_zip(archive, rf"{name}/{name}_\w+\.txt")
         with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:

@@ -14,9 +14,11 @@ from pydantic.dataclasses import dataclass
 
 from hnlib._files import data_folder
 from hnlib.images.registry import DATASETS, ENCODERS, training_images
-from hnlib.training.config import Configuration, Rare, checked
+from hnlib.training.config import Configuration, Rare, checked, listed
 
 __all__ = ["Augmentation", "ImageRun"]
+
+OWN_DATASETS = ("folder:PATH",)
 
 #: Settings by name: fields of an `ImageRun` that are None take these. "book" is what the default
 #: build can afford, "fast" is ours, and the others are of the papers' texts and released code.
@@ -83,11 +85,6 @@ def as_augmentation(given: str | dict | Augmentation) -> Augmentation:
     return AUGMENTATIONS[given] if isinstance(given, str) else given
 
 
-def default_augmentation(channels: int) -> str:
-    """Return the name of the augmentation of images with that number of channels."""
-    return "digits" if channels == 1 else "simclr"
-
-
 def _recorded(given: str | dict | Augmentation | None) -> dict | None:
     return None if given is None else as_augmentation(given).recorded()
 
@@ -107,7 +104,7 @@ class ImageRun(Configuration):
     validation
         training images held out, on which to choose
     augmentation
-        digits, simclr, hcl or hcl-32
+        digits, simclr, hcl or hcl-32 (default: the data set's; of data of yours simclr)
     separate_views
         each view passes the encoder separately, with its own batch statistics
     oracle_positives
@@ -126,7 +123,8 @@ class ImageRun(Configuration):
         of the readouts: clean; a few records have paper, that of the released code
     """
 
-    encoder: Annotated[str, Parameter(help=", ".join(ENCODERS))] = "small-cnn"
+    dataset: Annotated[str, listed(DATASETS.keys(), OWN_DATASETS)] = "digits"
+    encoder: Annotated[str, listed(ENCODERS.keys())] = "small-cnn"
     recipe: Literal[tuple(RECIPES)] = "book"  # pyright: ignore[reportInvalidTypeForm]
     train_size: Annotated[int, Field(ge=2)] | None = None
     validation: Annotated[int, Field(ge=0)] = 0
@@ -155,7 +153,7 @@ class ImageRun(Configuration):
     requires: ClassVar = Configuration.requires | {"mixing_share": ("mixing",)}
     accuracies: ClassVar = ("knn", "linear", "linear_paper", "knn_validation", "linear_validation")
     datasets: ClassVar = DATASETS
-    own_datasets: ClassVar = ("folder:PATH",)
+    own_datasets: ClassVar = OWN_DATASETS
     encoders: ClassVar = ENCODERS
     evaluate_every: ClassVar = 5
 
@@ -163,10 +161,8 @@ class ImageRun(Configuration):
         """Return the defaults of fields that are None, and of method options."""
         recipe = RECIPES[self.recipe]
         usual = super().defaults_for_run()
-        if known := DATASETS.get(self.dataset):
-            usual["augmentation"] = known.augmentation
-        elif self.dataset.startswith("folder:"):
-            usual["augmentation"] = default_augmentation(3)
+        known = DATASETS.get(self.dataset)
+        usual["augmentation"] = known.augmentation if known else "simclr"
         usual |= recipe | recipe.get("options", {}) | recipe.get(self.dataset, {})
         return usual | recipe.get(self.method, {}).get(self.dataset, {})
 

@@ -14,12 +14,13 @@ import torch
 
 from hnlib.images.config import ImageRun
 from hnlib.images.data import Dataset
+from hnlib.images.registry import ENCODERS
 from hnlib.training import kinds, records, store
 from hnlib.training.config import Execution
 from hnlib.training.train import train
 
 EXPERIMENT = "speed"
-ENCODERS, METHODS = ("small-cnn", "resnet18", "resnet50"), ("simclr", "hcl", "ot")
+METHODS = ("simclr", "hcl", "ot")
 BATCHES = {"cuda": 256, "cpu": 32}
 PRECISIONS = {"cuda": ("bf16-mixed", "32-true"), "cpu": ("32-true",)}
 SECONDS = 3.0  # of a measurement, after one that warms up
@@ -28,7 +29,7 @@ MOST = 200  # steps
 
 def measure(
     device: str = "auto",
-    encoders: Iterable[str] = ENCODERS,
+    encoders: Iterable[str] = tuple(ENCODERS),
     methods: Iterable[str] = METHODS,
     seconds: float = SECONDS,
 ) -> Iterator[dict]:

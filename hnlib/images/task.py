@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hnlib import methods
 from hnlib.contrast import Contrast
 from hnlib.images import augment, data, encoders, evaluation, mixed_views
-from hnlib.images.config import Augmentation, ImageRun, as_augmentation, default_augmentation
+from hnlib.images.config import Augmentation, ImageRun, as_augmentation
 from hnlib.training import diagnostics, records, task
 from hnlib.training.loop import needs
 
@@ -48,7 +48,7 @@ class Task(task.Task):
             dataset = data.hold_out(dataset, run.validation)
         if run.train_size is not None:  # for every seed: it varies the training, not the data
             dataset = data.subset(dataset, run.train_size, seed=0)
-        chosen = as_augmentation(run.augmentation or default_augmentation(dataset.channels))
+        chosen = as_augmentation(run.resolved().augmentation)
         super().__init__(run, dataset, device, augmentation=chosen)
         self.augmentation, self.dataset = chosen, dataset
         self.encoder, self.draws_on = encoder, device

@@ -5,24 +5,20 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from cyclopts import Parameter
-from pydantic import AfterValidator, Field
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from hnlib._files import data_folder
-from hnlib.sentences.config import SIMILARITY
-from hnlib.training.config import Configuration, Positive, Rare, check_choice, checked, defaults
+from hnlib.retrieval.registry import DATASETS, ENCODERS, OWN
+from hnlib.texts.registry import SIMILARITY
+from hnlib.training.config import Configuration, Positive, Rare, checked, defaults, listed
 
 __all__ = ["RetrievalRun"]
 
 Rank = Annotated[int, Field(ge=0)]
-OWN = ("bag", "gru", "static")  # encoders of ours; others are transformers
-LOCAL = "hf:"  # before the path of a Hugging Face encoder
-ENCODERS = (*OWN, "minilm", f"{LOCAL}PATH")
+OWN_DATASETS = ("folder:PATH",)
+METRICS = ("ndcg", "recall10", "recall100", "mrr")  # of test queries, and of those held out
 READ = (*SIMILARITY, "alike")
-
-
-def _check_encoder(encoder: str) -> str:
-    return check_choice("encoder", encoder, ENCODERS)
 
 
 @dataclass(frozen=True, kw_only=True, config=checked)
@@ -32,10 +28,10 @@ class RetrievalRun(Configuration):
     Parameters
     ----------
     dataset
-        generated, ml-100k, or a folder of BEIR's layout: scifact, …, folder:PATH
+        name of a collection, or folder:PATH, a folder of BEIR's layout
     encoder
-        bag (mean of the tokens), gru, static (wordllama's bag), minilm (all-MiniLM-L6-v2), or
-        hf:PATH, the folder of a Hugging Face encoder; of the last two, the mean of the last states
+        of the registry of retrieval, see CONTRIBUTING; of a transformer, the mean of the last
+        states
     pairs
         titles (with their texts), judged, or both
     leak
@@ -86,8 +82,8 @@ class RetrievalRun(Configuration):
     """
 
     experiment: Annotated[str, Field(min_length=1), Rare] = "retrieval"
-    dataset: str = "generated"
-    encoder: Annotated[str, AfterValidator(_check_encoder)] = "bag"
+    dataset: Annotated[str, listed(DATASETS.keys(), OWN_DATASETS)] = "generated"
+    encoder: Annotated[str, listed(ENCODERS)] = "bag"
     pairs: Literal["titles", "judged", "both"] = "both"
     leak: Annotated[bool, Rare] = False
     dimension: Annotated[int, Field(ge=1)] = 256
@@ -128,12 +124,10 @@ class RetrievalRun(Configuration):
         "guide_margin": ("guide",),
     }
     correlations: ClassVar = READ
-    accuracies: ClassVar = ("ndcg", "recall10", "recall100", "mrr", "ndcg_validation")
-    datasets: ClassVar = (
-        *("generated", "scifact", "cranfield", "cisi", "med", "npl", "ml-100k", "banking77"),
-        "flickr8k",
-    )
-    own_datasets: ClassVar = ("folder:PATH",)
+    accuracies: ClassVar = (*METRICS, *(f"{name}_validation" for name in METRICS))
+    datasets: ClassVar = DATASETS
+    own_datasets: ClassVar = OWN_DATASETS
+    encoders: ClassVar = ENCODERS
 
     @classmethod
     def fitting(cls, dataset: str, chosen: dict) -> dict:
@@ -189,7 +183,7 @@ class RetrievalRun(Configuration):
         if entry is not None and (entry.supervised or "mixture" in entry.defaults):
             what = "class labels" if entry.supervised else "each other document as a negative"
             raise ValueError(f"method {self.method} needs {what}; choose another for retrieval")
-        if self.teacher and self.method != "soft-targets":
+        if self.teacher and (entry is None or "teacher_temperature" not in entry.defaults):
             raise ValueError(f"teacher={self.teacher} requires method soft-targets")
         return super().resolved()
 

@@ -16,7 +16,8 @@ import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from hnlib._files import data_folder, own_name
-from hnlib.sentences import data as sentences
+from hnlib.retrieval.registry import DATASETS
+from hnlib.texts import tokens
 
 PREFIX = "folder:"  # before the path of a folder
 Judgements = dict[int, dict[int, float]]
@@ -88,7 +89,7 @@ def load(name: str = "generated", root: Path | str | None = None) -> Collection:
     and test.csv, "flickr8k" Flickr8k.token.txt. `root` defaults to `$HNLIB_DATA`, else the user's
     cache.
     """
-    if name == "generated":
+    if name in DATASETS and not DATASETS[name].form:
         return generated()
     if name.startswith(PREFIX):
         folder = Path(name.removeprefix(PREFIX)).expanduser()
@@ -105,8 +106,8 @@ def _read(folder: Path, name: str) -> Collection:
 
 @functools.lru_cache(maxsize=1)  # short runs on one collection take a third longer without
 def _read_once(folder: Path, name: str, stamps: tuple) -> Collection:
-    readers = {"ml-100k": movielens, "banking77": banking, "flickr8k": captions}
-    reader = readers.get(name, read)
+    readers = {"BEIR": read, "RecBole": movielens, "Banking77": banking, "Flickr8k": captions}
+    reader = readers[DATASETS[name].form if name in DATASETS else "BEIR"]
     files = _Files(folder)
     try:
         return reader(files, name)
@@ -308,10 +309,10 @@ def collection(
 def tokenizer_of(collection: Collection, vocabulary: int) -> Tokenizer:
     """Learn a tokenizer on the documents (words where queries repeat, else byte pairs)."""
     if not collection.repeated:
-        return sentences.learned(collection.documents, vocabulary)
-    tokenizer = Tokenizer(models.WordLevel(unk_token=sentences.UNKNOWN))
+        return tokens.learned(collection.documents, vocabulary)
+    tokenizer = Tokenizer(models.WordLevel(unk_token=tokens.UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    special = [sentences.PAD, sentences.UNKNOWN]
+    special = [tokens.PAD, tokens.UNKNOWN]
     trainer = trainers.WordLevelTrainer(
         vocab_size=vocabulary, special_tokens=special, show_progress=False
     )
@@ -321,14 +322,14 @@ def tokenizer_of(collection: Collection, vocabulary: int) -> Tokenizer:
 
 def tokenised(
     collection: Collection, tokenizer: Callable[[], Tokenizer], name: str, folder: Path
-) -> sentences.Corpus:
+) -> tokens.Corpus:
     """Return the tokens of all texts of a collection.
 
     They are cached in a `folder` under the collection's digest and the tokenizer's `name`.
     """
     key = f"{collection.digest}-{name}"
 
-    def make() -> sentences.Corpus:
-        return sentences.texts(key, collection.all_texts, tokenizer())
+    def make() -> tokens.Corpus:
+        return tokens.texts(key, collection.all_texts, tokenizer())
 
-    return sentences.cached(folder / f"{key}.safetensors", key, make)
+    return tokens.cached(folder / f"{key}.safetensors", key, make)

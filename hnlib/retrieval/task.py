@@ -17,10 +17,10 @@ from hnlib._files import data_folder
 from hnlib.contrast import Contrast
 from hnlib.retrieval import data, encoders, metrics, mining
 from hnlib.retrieval.config import RetrievalRun
-from hnlib.sentences import benchmarks
-from hnlib.sentences import encoders as sentences
-from hnlib.sentences.data import Corpus
-from hnlib.sentences.evaluation import EncodedBenchmark, embed
+from hnlib.texts import benchmarks
+from hnlib.texts import encoders as of_texts
+from hnlib.texts.evaluation import EncodedBenchmark, embed
+from hnlib.texts.tokens import Corpus
 from hnlib.training import task
 
 SEARCHED = 512  # tokens of a text
@@ -285,8 +285,11 @@ class Task(task.Task):
         scores = {name: float(values.mean()) for name, values in by_query.items()}
         if self.validation:
             seen = self.train if collection.repeated else None
-            _, values = metrics.judged_rankings(*z, self.validation, seen)
+            again, values = metrics.judged_rankings(*z, self.validation, seen)
             scores |= {f"{name}_validation": float(x.mean()) for name, x in values.items()}
+            if collection.repeated:
+                shares = metrics.tail_share(again, self.counts)
+                scores |= {f"{name}_validation": x for name, x in shares.items()}
         if collection.repeated:
             scores |= metrics.tail_share(ranked, self.counts)
         for name in self.run.transfer:
@@ -303,4 +306,4 @@ class Task(task.Task):
     def saved_model(record: dict, state: dict, encoder=None) -> nn.Module:
         """Return the model of a saved run, before its weights are loaded."""
         run = RetrievalRun.read(record["configuration"])
-        return encoders.build(run, 0) if run.is_transformer else sentences.saved(run, state)
+        return encoders.build(run, 0) if run.is_transformer else of_texts.saved(run, state)

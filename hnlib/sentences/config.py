@@ -10,15 +10,15 @@ from cyclopts import Parameter
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from hnlib.training.config import Configuration, Hidden, Rare, checked
+from hnlib.sentences.registry import DATASETS
+from hnlib.texts.registry import ENCODERS, GENERATED, SIMILARITY, TRANSFER
+from hnlib.training.config import Configuration, Hidden, Rare, checked, listed
 
 __all__ = ["SentenceRun"]
 
-#: What embeddings are evaluated by: classification and similarity; the last two are generated.
-TRANSFER = ("mr", "cr", "subj", "mpqa", "trec", "msrp")
-SIMILARITY = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sick")
+OWN_DATASETS = ("text:PATH",)
 #: "next" finds the sentence that follows, in the last tenth of a text of yours
-TASKS = (*TRANSFER, *SIMILARITY, "sick_pearson", "topic", "alike", "next")
+TASKS = (*TRANSFER, *SIMILARITY, "sick_pearson", *GENERATED, "next")
 
 
 def trained_pairs(count: int) -> int:
@@ -33,7 +33,7 @@ class SentenceRun(Configuration):
     Parameters
     ----------
     encoder
-        bag (mean of the tokens) or gru
+        of the registry of texts, see CONTRIBUTING
     views
         what a pair is
     train_size
@@ -51,8 +51,8 @@ class SentenceRun(Configuration):
     """
 
     experiment: Annotated[str, Field(min_length=1), Rare] = "sentences"
-    dataset: str = "topics"
-    encoder: Literal["bag", "gru"] = "bag"
+    dataset: Annotated[str, listed(DATASETS.keys(), OWN_DATASETS)] = "topics"
+    encoder: Annotated[str, listed(ENCODERS)] = "bag"
     views: Annotated[Literal["neighbours"], Hidden] = "neighbours"
     train_size: Annotated[int, Field(ge=2)] | None = None
     dimension: Annotated[int, Field(ge=1)] = 256
@@ -69,8 +69,9 @@ class SentenceRun(Configuration):
     )
     accuracies: ClassVar = (*TRANSFER, "msrp_f1", "topic", "transfer", "next", "next_validation")
     correlations: ClassVar = (*SIMILARITY, "alike", "sts", "sick_pearson", "next_mrr")
-    datasets: ClassVar = ("topics", "novels")
-    own_datasets: ClassVar = ("text:PATH",)
+    datasets: ClassVar = DATASETS
+    own_datasets: ClassVar = OWN_DATASETS
+    encoders: ClassVar = ENCODERS
 
     @classmethod
     def fitting(cls, dataset: str, chosen: dict) -> dict:

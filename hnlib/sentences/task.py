@@ -8,8 +8,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from hnlib.sentences import benchmarks, data, encoders, evaluation
-from hnlib.sentences.config import SIMILARITY, TRANSFER, SentenceRun, trained_pairs
+from hnlib.sentences import data, evaluation
+from hnlib.sentences.config import SentenceRun, trained_pairs
+from hnlib.sentences.registry import DATASETS
+from hnlib.texts import benchmarks, encoders
+from hnlib.texts.evaluation import EncodedBenchmark
+from hnlib.texts.registry import SIMILARITY, TRANSFER
 from hnlib.training import records, task
 
 
@@ -22,9 +26,8 @@ class Task(task.Task):
         if run.queue and run.towers > 1:
             raise ValueError(f"queue={run.queue} requires towers=1")
         name = dataset.name if dataset else run.dataset
-        default = benchmarks.GENERATED if name == "topics" else benchmarks.PUBLISHED
-        own = dataset is not None or name.startswith(data.PREFIX)
-        tasks = [*dict.fromkeys(run.tasks)] or (["next"] if own else default)
+        known = None if dataset else DATASETS.get(name)
+        tasks = [*dict.fromkeys(run.tasks)] or (known.tasks if known else ["next"])
         # before the corpus, whose tokenizer takes minutes the first time
         asked = [benchmarks.load(task, data_root) for task in tasks if task != "next"]
         self.corpus = dataset or data.load(run.dataset, data_root, run.vocabulary)
@@ -45,7 +48,7 @@ class Task(task.Task):
                 f"got {run.train_size}"
             )
         self.benchmarks = [
-            evaluation.EncodedBenchmark(one, self.corpus.tokenizer, run.length) for one in asked
+            EncodedBenchmark(one, self.corpus.tokenizer, run.length) for one in asked
         ] + last
 
     def model(self) -> encoders.Towers:

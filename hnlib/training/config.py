@@ -10,9 +10,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import math
-from collections.abc import Collection, Container, Iterable
+import warnings
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import field, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +25,10 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from hnlib import _files
+
+#: Methods that records call by an older name, and what it is now: a method, and an option of it
+#: that is true. Their names and keys stay.
+RECORDED_AS = {"unremix-printed": ("unremix", "printed")}
 
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -198,13 +204,18 @@ class Configuration:
     #: Measured accuracies, and rank correlations, which may be negative
     accuracies: ClassVar[tuple[str, ...]] = ()
     correlations: ClassVar[tuple[str, ...]] = ()
-    #: Names of data sets and of encoders; what ends in PATH stands for a path of your own
-    datasets: ClassVar[Collection[str]] = ()
+    #: Data sets and encoders by name; what ends in PATH stands for a path of your own
+    datasets: ClassVar[Mapping[str, Any]] = {}
     own_datasets: ClassVar[tuple[str, ...]] = ()
-    encoders: ClassVar[Collection[str]] = ()
+    encoders: ClassVar[Mapping[str, Any]] = {}
     evaluate_every: ClassVar[int] = 0  # where `Execution.evaluate_every` is None
 
     def __post_init__(self):
+        if self.method in RECORDED_AS:
+            name, option = RECORDED_AS[self.method]
+            rule = f"{name} with the option {option}=True now; a later version drops the old name"
+            warnings.warn(f"method {self.method} is {rule}", FutureWarning, stacklevel=3)
+            vars(self).update(current(vars(self)))
         for name, condition in self.requires.items():
             if not self.applies(name) and getattr(self, name) != defaults(type(self))[name]:
                 other, *allowed = condition
@@ -222,6 +233,11 @@ class Configuration:
     def dataset_choices(self, root: Path | None = None) -> tuple[str, ...]:
         """Return what `dataset` can be, if data sets are in `root`."""
         return *self.datasets, *self.own_datasets
+
+    @classmethod
+    def dataset_title(cls, name: str) -> str:
+        """Return a data set as tables write it; your own by its name."""
+        return getattr(cls.datasets.get(name), "title", name)
 
     @classmethod
     def fitting(cls, dataset: str, chosen: dict) -> dict:
@@ -278,6 +294,9 @@ class Configuration:
         chosen["dataset"] = _files.own_name(run.dataset)
         if (entry := run.entry) is not None:
             chosen["options"] = recorded_options(run.options, entry)
+            for recorded, (method, option) in RECORDED_AS.items():
+                if run.method == method and chosen["options"].pop(option, False):
+                    chosen["method"] = recorded
         return json.loads(json.dumps(chosen, default=lambda v: getattr(v, "__qualname__", str(v))))
 
     @property
@@ -288,6 +307,7 @@ class Configuration:
     @classmethod
     def read(cls, configuration: dict):
         """Return the run of a record's configuration."""
+        configuration = current(configuration)
         infinity = {"inf": math.inf, "-inf": -math.inf}  # which JSON cannot write
         options = {
             key: infinity.get(value, value) if isinstance(value, str) else value
@@ -306,12 +326,27 @@ class Configuration:
         return {name: to_text(value) for name, value in vars(self).items()}
 
 
+def current(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a run with the present name of its method, if records have another."""
+    if fields.get("method") not in RECORDED_AS:
+        return fields
+    method, option = RECORDED_AS[fields["method"]]
+    return fields | {"method": method, "options": fields.get("options", {}) | {option: True}}
+
+
 def check_choice(name: str, value: str, choices: Iterable[str]) -> str:
     """Return the value; raise ValueError unless it is a choice, or begins as one with a PATH."""
     paths = tuple(choice.removesuffix("PATH") for choice in choices if choice.endswith("PATH"))
     if value in choices or (value.startswith(paths) and value not in paths):
         return value
     raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def listed(*names: Iterable[str] | Mapping[str, str]) -> Parameter:
+    """Return the help of an option of these names, with what each is where that is said."""
+    every = (one.items() if isinstance(one, Mapping) else ((x, "") for x in one) for one in names)
+    pairs = itertools.chain.from_iterable(every)
+    return Parameter(help=", ".join(f"{x} ({about})" if about else x for x, about in pairs))
 
 
 def recorded_options(options: dict, entry) -> dict:

@@ -297,11 +297,13 @@ def _row(record: dict, identity: tuple[str, str, int]) -> dict[str, Any]:
 @functools.cache
 def _setting(kind: str, setting: str) -> tuple[Any, dict[str, Any]]:
     """Return a run and the columns that its setting determines."""
-    run = kinds.run_class(kind).read(from_json(setting))
+    recorded = from_json(setting)
+    run = kinds.run_class(kind).read(recorded)
     options = (run.entry.defaults if run.entry else {}) | run.options
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+    shown = options | run.display_values() | {"method": recorded["method"]}
     apart = {"experiment", "seed", "transfer"}  # of its own record; a metric of sentences
-    return run, {k: v for k, v in (options | run.display_values()).items() if k not in apart}
+    return run, {k: v for k, v in shown.items() if k not in apart}
 
 
 def write_parquet(path: Path) -> None:

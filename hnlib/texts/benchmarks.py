@@ -11,10 +11,10 @@ import numpy as np
 
 from hnlib._checks import one_of
 from hnlib._files import data_folder, downloads
-from hnlib.sentences import data
+from hnlib.texts.registry import GENERATED
+from hnlib.texts.topics import TOPICS, sentence
 
 PUBLISHED = downloads("sentences")
-GENERATED = ("topic", "alike")
 HEADS = ("Quality", "pair_ID")  # begin the line with the names of the columns
 KINDS = ("input", "gs")  # of the files of one year: pairs of sentences, and their degrees
 
@@ -100,13 +100,13 @@ def _read(name: str, parts: list[list[str]]) -> Benchmark:
 
 
 def _generated(name: str, n: int = 300, seed: int = 1) -> Benchmark:
-    rng, topics = np.random.default_rng(seed), len(data.TOPICS)
+    rng, topics = np.random.default_rng(seed), len(TOPICS)
     y = np.arange(n) % topics
-    first = [data.sentence(rng, topic, i // topics % 2) for i, topic in enumerate(y)]
+    first = [sentence(rng, topic, i // topics % 2) for i, topic in enumerate(y)]
     if name == "topic":
         return Benchmark(name, first, y)
     other = np.where(rng.random(n) < 0.5, y, rng.integers(topics, size=n))
     moods = rng.integers(2, size=n)
-    second = [data.sentence(rng, topic, mood) for topic, mood in zip(other, moods)]
+    second = [sentence(rng, topic, mood) for topic, mood in zip(other, moods)]
     degrees = 2.0 * (other == y) + (moods == np.arange(n) // topics % 2)
     return Benchmark(name, first, degrees, second)

@@ -43,7 +43,7 @@ class GRU(nn.Module):
         return torch.cat([*self.network(packed)[1]], 1)
 
 
-ENCODERS = {"bag": Bag, "gru": GRU}
+CLASSES = {"bag": Bag, "gru": GRU}
 
 
 class Towers(nn.Module):
@@ -76,7 +76,7 @@ class Joined(nn.Module):
 
 def build(name: str, vocabulary: int, dimension: int = 256, towers: int = 1) -> Towers:
     """Build towers of new encoders; "static" is a bag, too."""
-    kind = ENCODERS["bag" if name == "static" else name]
+    kind = CLASSES["bag" if name == "static" else name]
     return Towers([kind(vocabulary, dimension) for _ in range(towers)])
 
 

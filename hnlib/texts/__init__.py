@@ -1,0 +1,1 @@
+"""Texts: their tokens, encoders and benchmarks, for sentences and for retrieval."""

@@ -1,0 +1,147 @@
+"""Data sets and encoders of all kinds are entries: what follows from them, and what they say."""
+
+import json
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from hnlib import experiments
+from hnlib.notebooks import execute
+from hnlib.training import kinds
+
+ROOT = Path(__file__).resolve().parents[1]
+REGISTRIES = {kind: import_module(f"{name}.registry") for kind, name in kinds.KINDS.items()}
+NEW = {
+    "images": ("New: 6 + 3 images of 4×4, 2 classes", dict(size=4, channels=3, train=6, test=3)),
+    "graphs": ("New: 6 graphs, 2 classes", dict(graphs=6)),
+    "sentences": ("New: 6 documents, 30 sentences", dict(documents=6, sentences=30, tasks=("mr",))),
+    "retrieval": ("New: 9 documents, 3 queries", dict(documents=9, train=0, test=3)),
+}
+
+
+@pytest.mark.parametrize("kind", REGISTRIES)
+def test_a_new_data_set_is_one_entry(kind, monkeypatch, prints, refuses):
+    known, (line, about) = REGISTRIES[kind], NEW[kind]
+    about |= {"classes": 2} if kind in ("images", "graphs") else {}
+    words = ("train", kind, "--dataset", "new", "--dry-run", "--epochs", "1")
+    assert "got 'new'" in refuses(*words)
+    monkeypatch.setitem(known.DATASETS, "new", known.DataSet("New", **about))
+    assert line in prints("data") and "new" in prints(*words)
+    assert kinds.run_class(kind).dataset_title("new") == "New"
+
+
+@pytest.mark.parametrize("kind", REGISTRIES)
+def test_help_names_every_data_set_and_encoder(kind, prints):
+    said, known = " ".join(prints("train", kind, "--help").split()), kinds.run_class(kind)
+    said = re.sub(r"[│ ]+", " ", said)
+    for names in ([*known.datasets, *known.own_datasets], known.encoders):
+        found = [re.search(rf"[ (]{re.escape(name)}[ ,]", said) for name in names]
+        assert all(found), (names, said)
+
+
+def test_what_is_made_here_is_as_large_as_its_entry_says():
+    made = {kind: import_module(f"{kinds.KINDS[kind]}.data") for kind in REGISTRIES}
+    graphs, known = made["graphs"].load("motifs"), REGISTRIES["graphs"].DATASETS["motifs"]
+    assert (len(graphs), len(graphs.labels.unique())) == (known.graphs, known.classes)
+    topics, known = made["sentences"].topics(), REGISTRIES["sentences"].DATASETS["topics"]
+    assert (len(topics), sum(map(len, topics))) == (known.documents, known.sentences)
+    texts, known = made["retrieval"].load(), REGISTRIES["retrieval"].DATASETS["generated"]
+    sizes = [len(texts.texts), *(len(texts.judgements[x]) for x in ("train", "test"))]
+    assert sizes == [known.documents, known.train, known.test]
+
+
+def test_what_was_recorded_is_as_large_as_its_entry_says():
+    """Graphs, sentences and judged queries of every recorded data set that has an entry."""
+    size = {
+        "graphs": lambda one, known: (one["graphs"], known.graphs),
+        "sentences": lambda one, known: (one["sentences"], known.sentences),
+        "retrieval": lambda one, known: (one["judged"]["ndcg"], known.test),
+    }
+    seen = set()
+    for path in (ROOT / "book/results/records").glob("*.jsonl"):
+        for line in path.read_text("utf-8").splitlines():
+            one = json.loads(line)
+            if not isinstance(one, dict) or one.get("kind") not in size:
+                continue
+            kind, name = one["kind"], one["configuration"]["dataset"]
+            known = REGISTRIES[kind].DATASETS.get(name)
+            if known and (kind, name) not in seen:
+                found, said = size[kind](one, known)
+                assert found == said, (kind, name)
+                seen.add((kind, name))
+    assert len(seen) >= 12, seen
+
+
+@pytest.mark.parametrize(("kind", "encoder"), [("sentences", "bags"), ("retrieval", "minilm6")])
+def test_an_encoder_without_an_entry_is_refused_before_data_are_read(kind, encoder, monkeypatch):
+    monkeypatch.setattr(f"hnlib.{kind}.data.load", None)
+    train = import_module("hnlib.training.train").train
+    run = kinds.run_class(kind)
+    with pytest.raises(ValueError, match=f"encoder must be one of bag, gru.*, got '{encoder}'"):
+        train(run(encoder=encoder), progress=False)
+    with pytest.raises(TypeError, match="NoneType"):  # the control: they would have been
+        train(run(), progress=False)
+
+
+def test_every_encoder_of_texts_has_a_class():
+    from hnlib.texts import encoders, registry
+
+    assert {*encoders.CLASSES} == {*registry.ENCODERS}
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "titles"),
+    [
+        ("map", "stl10", {"CIFAR-10": "STL-10"}),
+        ("map", "cifar100", {"CIFAR-100": "CIFAR-100"}),
+        ("map", "folder:mine", {"CIFAR-10": "folder:mine"}),
+        ("search", "cranfield", {"static": "static", "random": "random"}),
+        ("graphs", "NCI1", {"MUTAG": "NCI1"}),
+        ("null-1-quick", None, {"generated": "generated", "digits": "digits"}),
+    ],
+)
+def test_a_block_is_called_by_the_data_set_that_it_has(name, dataset, titles):
+    """If it is named so. Its name stays what the file, and so its arms and choices, go by."""
+    design = experiments.load(name, dataset=dataset)
+    assert {block: design.title(block) for block in design.blocks} == titles
+
+
+# --- the first cells of pages
+
+PAGES = {}
+for path in sorted((ROOT / "notebooks").rglob("*.md")):
+    page = execute.read(path)
+    if {"dataset", "small"} & {*execute.parameters_of(page)} == {"dataset", "small"}:
+        PAGES[path.stem] = [cell.source for cell in page.cells if cell.cell_type == "code"]
+
+
+def comment(page: str, parameter: str) -> str:
+    """Return what a page says of a parameter, "" if it has none."""
+    pattern = rf"^{parameter} = [^#\n]*# (.*)$"
+    found = [re.search(pattern, source, re.M) for source in PAGES[page]]
+    return next((one[1] for one in found if one), "")
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("parameter", ["dataset", "encoder"])
+def test_a_page_names_data_sets_and_encoders_that_there_are(page, parameter):
+    """All of them, where it lists names and says no … of others."""
+    loaded = {*re.findall(r'"([\w-]+)"', "\n".join(PAGES[page]))} & {*experiments.names()}
+    classes = {
+        kinds.run_class(block.get("kind", design.fields["kind"]))
+        for design in map(experiments.load, sorted(loaded))
+        for block in design.blocks.values()
+    }
+    said = comment(page, parameter)
+    registries = {"dataset": lambda one: one.datasets, "encoder": lambda one: one.encoders}
+    entries = {k: v for one in classes for k, v in registries[parameter](one).items()}
+    names = {*entries} | ({x for one in classes for x in one.own_datasets})
+    word = r"[\w-]+(?::PATH)?"
+    listed = re.findall(rf"(?:^|[:;] (?:or )?)({word}(?:, {word})+)(?=$|:(?!PATH))", said)
+    for some in listed:
+        assert {*some.split(", ")} >= {*entries} and {*some.split(", ")} <= names, some
+    after = re.findall(rf"\bor ({word})|(?<![^ ])({word}):(?!PATH)", said)
+    for one in {x for pair in after for x in pair} - {"", "None"}:
+        assert one in names, (one, said)
