@@ -128,6 +128,19 @@ def test_page(html, visit, name):
     assert size(html / name) < 1_500_000
 
 
+@pytest.mark.parametrize(
+    "name", ["notebooks/experiments/which-method", "notebooks/four-theorems", "book/gpu"]
+)
+def test_a_phone_cuts_no_line_of_code(visit, name):
+    """Nor a command; a desk, where lines stay whole, shows all 88 columns."""
+    page = visit(f"{name}.html")
+    cut = """() => [...document.querySelectorAll('article div.highlight pre')]
+      .filter(e => e.offsetParent && e.scrollWidth > e.clientWidth + 2).map(e => e.textContent)"""
+    assert page.evaluate(cut) == []
+    page.set_viewport_size(PHONE)
+    assert page.evaluate(cut) == []
+
+
 def test_the_first_page_links_the_pdf(html):
     if not (paper := html / "hard-negatives.pdf").is_file():
         pytest.skip("the book is not printed (make pdf)")
