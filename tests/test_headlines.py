@@ -67,14 +67,6 @@ def test_apart_is_the_difference_at_the_best_rate_that_both_losses_have():
     assert page.apart(found, "gamma", 3) is None
 
 
-def test_a_range_over_bags_has_both_ends():
-    """The mined negative's gain is what each bag has; where both round alike one number is printed."""
-    search = experiments.recorded("search")
-    gains = [experiments.effect(search, "four", "mined", block=bag).difference for bag in page.BAGS]
-    assert page.range_of_bags("four", "mined") == f"{min(gains):.1f} to {max(gains):.1f}"
-    assert page.range_of_bags("four", "four") == "0.0"
-
-
 def test_a_headline_answers_every_question_or_says_that_it_was_not_done(monkeypatch):
     assert all(page.answer("labels", key) for key in ASKED)
     monkeypatch.setitem(HEADLINES["labels"].answers, "again", "")

@@ -132,15 +132,6 @@ def recall_of_near_ties() -> str:
 
 
 @functools.cache
-def range_of_bags(ours: str, base: str, name: str = "search") -> str:
-    """Return the least and the greatest gain in nDCG@10 over the bags of words, in points."""
-    bags = experiments.recorded(name)
-    gains = [experiments.effect(bags, ours, base, block=bag).difference for bag in BAGS]
-    least, most = (f"{gain:.1f}".replace("-", "−") for gain in (min(gains), max(gains)))
-    return least if least == most else f"{least} to {most}"
-
-
-@functools.cache
 def searches(bag: str) -> dict[str, Effect]:
     """Return the quoted differences of nDCG@10 on SciFact of a bag, corrected together.
 
