@@ -117,6 +117,7 @@ def test_page(html, visit, name):
     """On a desk, on a phone and on paper a page is read whole, and axe-core has no findings."""
     page = visit(name)
     wrong = {"unread": unread(page), "broken links": broken(page)}
+    wrong["cut on a desk"] = page.evaluate(CUT)
     wrong["axe-core"] = findings(page, name)
     turn(page, "dark")
     ground = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
@@ -191,6 +192,9 @@ PICTURES = {
 
 
 #: What changes a control that has the focus.
+# A figure that is wider than its column at 1280 pixels is cut, whether its edge fades or not.
+CUT = """() => [...document.querySelectorAll('article figure.hn-beyond')]
+  .filter(e => e.offsetParent !== null).map(e => e.id)"""
 KEY = """e => ['checkbox', 'button'].includes(e.type) ? 'Space' : e.value === e.max ? 'ArrowLeft' : 'ArrowRight'"""
 
 
