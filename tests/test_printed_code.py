@@ -117,6 +117,17 @@ def test_the_first_block_of_the_decision_page_is_the_recipe_for_sentence_transfo
     assert sum("negative" in column for column in names["four"].column_names) == 4
 
 
+def test_no_printed_line_of_a_page_is_wider_than_the_column():
+    """88 columns of a code block fit; the code of cells is formatted, and README has a wider column."""
+    pages = [*(ROOT / "book").glob("*.md"), *(ROOT / "notebooks").rglob("*.md")]
+    code = re.compile(r"^```(?:python|bash|text)\n(.*?)^```", re.M | re.S)
+    texts = {page: page.read_text(encoding="utf-8") for page in pages}
+    lines = [
+        x for text in texts.values() for block in code.findall(text) for x in block.split("\n")
+    ]
+    assert len(lines) > 200 and [line for line in lines if len(line) > 88] == []
+
+
 def test_a_block_that_lacks_an_import_is_noticed():
     with pytest.raises(NameError, match="Contrast"):
         exec("contrast = Contrast.from_pairs(users, items)", owned())
