@@ -62,6 +62,15 @@ def in_the_checkout(monkeypatch):
     monkeypatch.chdir(ROOT)
 
 
+def test_the_log_of_a_training_folds_and_its_code_does_not():
+    """A reader of the published page waits for no run, and sees the line that makes one."""
+    for name, (notebook, _) in PAGES.items():
+        cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        trains = [cell for cell in cells if "experiments.train" in cell.source]
+        assert trains, name
+        assert all(cell.metadata.get("tags") == ["hide-output"] for cell in trains), name
+
+
 def test_every_page_that_trains_has_what_readers_want_to_vary():
     for page, (_, values) in PAGES.items():
         assert ("lr" in values) == (page not in OF_RATES), page

@@ -5,6 +5,7 @@ import math
 
 import pandas as pd
 import pytest
+import torch
 from scripts import ROOT
 
 from hnbook import public_tables
@@ -26,6 +27,19 @@ def test_every_cell_has_its_source_and_its_sharpness():
     assert not [row for row in rows if wrong(row)]
     one = next(row for row in rows if row["beta"])
     assert wrong(one | {"beta": str(float(one["beta"]) + 0.01)}) and wrong(one | {"where": ""})
+
+
+def test_balance_is_the_power_of_the_mean_in_the_loss_of_their_logs():
+    """Push over pull of −s⁺/t + b log mean exp(s/t), whose gradient autograd takes."""
+    rows = public_tables.balances()
+    assert len(rows) == 8 and rows[["source", "where"]].notna().all(axis=None)
+    assert ((rows["balance"] != 1) & (rows["score"] > 0)).all()
+    generator = torch.Generator().manual_seed(0)
+    for b, t in rows[["balance", "t"]].itertuples(index=False):
+        s = torch.rand(9, generator=generator, dtype=torch.float64).requires_grad_()
+        loss = -s[0] / t + b * ((s[1:] / t).logsumexp(0) - math.log(8))
+        (force,) = torch.autograd.grad(loss, s)
+        assert float(-force[1:].sum() / force[0]) == pytest.approx(b)
 
 
 @pytest.mark.parametrize(

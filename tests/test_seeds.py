@@ -1,16 +1,23 @@
 """What repeats or confirms never has the runs of what it follows, at any parameters."""
 
+import re
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from builder import ledger_pages
 from hnlib import experiments
 from hnlib.training import records
 
 PAGE = Path(__file__).resolve().parents[1] / "notebooks/experiments/hardness-or-temperature.md"
 FOLLOWING = [name for name in experiments.names() if experiments.load(name).after]
+
+
+def test_the_runs_counted_for_the_title_page_are_those_that_it_loads():
+    (names,) = re.findall(r"^names = \((.*?)^\)", PAGE.read_text("utf-8"), re.M | re.S)
+    assert re.findall(r'"([\w-]+)"', names) == ledger_pages.TITLE_PAGE
 
 
 def data(design):

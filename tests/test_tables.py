@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hnbook import tables
+from hnlib.experiments.comparisons import Effect
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"])))
@@ -31,3 +32,10 @@ def test_what_was_not_measured_is_a_dash(gap):
     cells = re.findall("<td>(.*)</td>", tables.table(rows)._repr_html_())
     assert cells == ["1", "–", "", "0.5", "2", "True"]
     assert tables.table([])._repr_html_() == "<p>Not measured.</p>"
+
+
+def test_a_difference_stands_with_or_without_its_interval():
+    one = Effect(-1.24, 0.2, 5, "these images")
+    assert tables.difference(one) == "−1.2" and tables.interval(one).startswith("−1.2\u00a0[−1.")
+    assert tables.difference({"static": one, "random": one}) == "−1.2 (static) and −1.2 (random)"
+    assert tables.difference(Effect(-0.01, 0.2, 5, "")) == "+0.0"

@@ -22,7 +22,7 @@ PAPERS = {"hcl": "HCL", "hclot": "HCL-OT", "hscl": "H-SCL", "dro": "ADNCE", "unr
 NONE_YET = "*None yet.*\n"
 #: The experiments of *Hardness or temperature?*
 TITLE_PAGE = ["map", "equal-gamma", "images-longer", "images-longer-hundred", "resnet18"]
-TITLE_PAGE += ["resnet18-temperatures", "resnet18-confirmed"]
+TITLE_PAGE += ["resnet18-temperatures"]
 ENTRY = re.compile(r"^\*\*.*\((\w+)\)$", re.M)  # the title of an erratum, with its claim's code
 
 

@@ -34,13 +34,13 @@ def setup(app):
     # pybtex looks through all installed packages for this at each citation
     register_plugin("pybtex.backends", "plaintext", plaintext.Backend, force=True)
     app.setup_extension("sphinx.ext.napoleon")
-    app.connect("config-inited", page_metadata.show_version)
     app.connect("env-before-read-docs", html_repairs.read_in_parallel)
     app.connect("source-read", lead_to_executed)
     app.connect("source-read", show_as_prose)
     app.connect("autodoc-process-docstring", docstrings.process, priority=400)  # before napoleon
-    app.connect("env-get-updated", html_repairs.number_unnumbered, priority=900)  # after Sphinx
+    app.connect("env-get-updated", html_repairs.number_figures, priority=900)  # after Sphinx
     app.connect("doctree-resolved", folds.link_codes)
+    app.connect("html-page-context", page_metadata.show_foot)
     app.connect("html-page-context", html_repairs.offer_narrow)
     app.connect("html-page-context", words.show_cards)
     app.connect("html-page-context", folds.strips, priority=800)

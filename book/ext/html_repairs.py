@@ -109,13 +109,36 @@ def read_in_parallel(app, env, docnames):
                 import_module(page.rpartition("/")[2])
 
 
-def number_unnumbered(app, env):
-    """Number figures, equations and theorems of the start page, and of appendices by letter."""
+def twins(notebook: str) -> set[str]:
+    """Return the names of a page's static figures that only paper shows beside a picture that moves."""
+    tag = "static-of-picture"
+    cells = json.loads(notebook)["cells"] if tag in notebook else []
+    tagged = [cell["metadata"] for cell in cells if tag in cell["metadata"].get("tags", ())]
+    return {one["mystnb"]["figure"]["name"] for one in tagged}
+
+
+def number_figures(app, env):
+    """Number figures without their static twins, and by letter all that appendices number.
+
+    The start page has numbers without a chapter.
+    """
     toc = parse_toc_yaml(root() / "_toc.yml").root
     places: dict[str, tuple] = {toc.docname: ()}
     for letter, part in zip(ascii_uppercase, (one for one in toc.subtrees if not one.numbered)):
         places |= {page: (f"{letter}{i}",) for i, page in enumerate(part.items, 1)}
-    for page, place in places.items():
-        for numbers in env.toc_fignumbers.get(page, {}).values():
-            numbers.update({name: (*place, i) for i, name in enumerate(numbers, 1)})
+    for page, kinds in env.toc_fignumbers.items():
+        source = Path(env.doc2path(page))
+        hidden = twins(source.read_text("utf-8")) if source.suffix == ".ipynb" else ()
+        for kind, numbers in kinds.items():
+            if kind == "figure":
+                for name in hidden:
+                    numbers.pop(name, None)
+            if page in places or kind == "figure":
+                renumber(numbers, places.get(page))
     return []
+
+
+def renumber(numbers: dict[str, tuple], place: tuple | None) -> None:
+    """Count from 1 in a place; by default in the chapter that the numbers have."""
+    for i, (name, number) in enumerate(numbers.items(), 1):
+        numbers[name] = (*(number[:-1] if place is None else place), i)

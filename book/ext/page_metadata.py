@@ -37,5 +37,10 @@ def describe(app, pagename, templatename, context, doctree):
     context["metatags"] = "\n".join([context.get("metatags", ""), *lines])
 
 
-def show_version(app, config):
-    config.html_theme_options["extra_footer"] = f"Version {hnlib.__version__}"
+def show_foot(app, pagename, templatename, context, doctree):
+    """Say at a page's foot which version it is, under which licence, and how to cite it."""
+    cite = html.escape(context["pathto"]("book/references"))
+    context["theme_extra_footer"] = (
+        f"Version {hnlib.__version__}. Code and text: MIT licence. "
+        f'<a href="{cite}#how-to-cite">How to cite</a>'
+    )

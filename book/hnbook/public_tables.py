@@ -23,6 +23,11 @@ def cells() -> pd.DataFrame:
     return ledger.assign(kind=ledger["method"].map(KINDS).fillna(""))
 
 
+def balances() -> pd.DataFrame:
+    """Return scores of one training at balance 1, `plain`, and at its authors' `balance`."""
+    return pd.read_csv(evidence.path("balance_tables.csv"))
+
+
 def points(panel: pd.DataFrame, *kinds: str) -> pd.DataFrame:
     """Return the cells of these kinds that have a place on a logarithmic axis of γ."""
     return panel.loc[panel["kind"].isin(kinds) & (panel["gamma"] > 0)]

@@ -8,9 +8,17 @@ import re
 import pandas as pd
 
 from hnlib import experiments
-from hnlib.experiments.words import DASH, TITLES, Markup, format_value, interval, percent
+from hnlib.experiments.words import (
+    DASH,
+    TITLES,
+    Markup,
+    difference,
+    format_value,
+    interval,
+    percent,
+)
 
-__all__ = ["DASH", "TITLES", "Markup", "Table", "format_value", "interval", "myst"]
+__all__ = ["DASH", "TITLES", "Markup", "Table", "difference", "format_value", "interval", "myst"]
 __all__ += ["added", "percent", "table", "term"]
 EMPTY = "Not measured."  # a table without rows
 

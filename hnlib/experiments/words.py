@@ -42,7 +42,14 @@ def interval(effect: Effect) -> str:
     """
     low, high = (f"{x:+z.{1 + (abs(x) < 0.05)}f}" for x in (effect.low, effect.high))
     ends = f"\u00a0[{low},\u00a0{high}]" if effect.df else ""
-    return f"{effect.difference:+z.1f}{ends}".replace("-", "\u2212")
+    return difference(effect) + ends.replace("-", "\u2212")
+
+
+def difference(found: Effect | dict[str, Effect]) -> str:
+    """Return an effect without its interval, as +1.7, or effects by block; a table has the rest."""
+    if isinstance(found, dict):
+        return " and ".join(f"{difference(one)} ({block})" for block, one in found.items())
+    return f"{found.difference:+z.1f}".replace("-", "\u2212")
 
 
 def where(found: Iterable[dict[str, Any]]) -> str:

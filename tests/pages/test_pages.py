@@ -117,6 +117,7 @@ def test_page(html, visit, name):
     """On a desk, on a phone and on paper a page is read whole, and axe-core has no findings."""
     page = visit(name)
     wrong = {"unread": unread(page), "broken links": broken(page)}
+    wrong["cut on a desk"] = page.evaluate(CUT)
     wrong["axe-core"] = findings(page, name)
     turn(page, "dark")
     ground = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
@@ -126,6 +127,19 @@ def test_page(html, visit, name):
     wrong["outside"] = page.evaluate(OUTSIDE)
     assert {name: found for name, found in wrong.items() if found} == {}
     assert size(html / name) < 1_500_000
+
+
+@pytest.mark.parametrize(
+    "name", ["notebooks/experiments/which-method", "notebooks/four-theorems", "book/gpu"]
+)
+def test_a_phone_cuts_no_line_of_code(visit, name):
+    """Nor a command; a desk, where lines stay whole, shows all 88 columns."""
+    page = visit(f"{name}.html")
+    cut = """() => [...document.querySelectorAll('article div.highlight pre')]
+      .filter(e => e.offsetParent && e.scrollWidth > e.clientWidth + 2).map(e => e.textContent)"""
+    assert page.evaluate(cut) == []
+    page.set_viewport_size(PHONE)
+    assert page.evaluate(cut) == []
 
 
 def test_the_first_page_links_the_pdf(html):
@@ -178,6 +192,9 @@ PICTURES = {
 
 
 #: What changes a control that has the focus.
+# A figure that is wider than its column at 1280 pixels is cut, whether its edge fades or not.
+CUT = """() => [...document.querySelectorAll('article figure.hn-beyond')]
+  .filter(e => e.offsetParent !== null).map(e => e.id)"""
 KEY = """e => ['checkbox', 'button'].includes(e.type) ? 'Space' : e.value === e.max ? 'ArrowLeft' : 'ArrowRight'"""
 
 
