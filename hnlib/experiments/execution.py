@@ -79,16 +79,17 @@ def train_all(designs: Iterable[Design], *, minutes: float | None = None, **how)
     if any(one.changed for one in designs) or (work.left and "HNLIB_RECALL" not in os.environ):
         print(work)
     if minutes:
-        designs = _whole(designs, time.time() + 60 * minutes, **how)
+        designs = _whole(designs, minutes, **how)
     return [_train(one, math.inf, **how) for one in designs]
 
 
-def _whole(designs: list[Design], end: float, **how) -> list[Design]:
-    """Train designs seed by seed until the clock passes `end`; return them with the whole seeds.
+def _whole(designs: list[Design], minutes: float, **how) -> list[Design]:
+    """Train designs seed by seed for some minutes; return them with the seeds that are whole.
 
     Raises ValueError if no seed is whole by then.
     """
-    whole, most = [], max(len(one.seeds) for one in designs)
+    end, most = time.time() + 60 * minutes, max(len(one.seeds) for one in designs)
+    whole = []
     for count in range(1, most + 1):
         these = [one.first(count) for one in designs]
         try:
