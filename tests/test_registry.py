@@ -4,10 +4,12 @@ import json
 import re
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hnlib import experiments
+from hnlib.experiments import findings
 from hnlib.notebooks import execute
 from hnlib.training import kinds
 
@@ -106,6 +108,13 @@ def test_a_block_is_called_by_the_data_set_that_it_has(name, dataset, titles):
     """If it is named so. Its name stays what the file, and so its arms and choices, go by."""
     design = experiments.load(name, dataset=dataset)
     assert {block: design.title(block) for block in design.blocks} == titles
+
+
+def test_effects_are_called_by_the_data_set_that_they_are_of(monkeypatch):
+    monkeypatch.setattr(findings, "effect", lambda *_: None)
+    found = SimpleNamespace(design=experiments.load("map", dataset="stl10"))
+    named = experiments.effects(found, [("t0.1 b0", "t0.5 b0")], corrected=False)
+    assert [*named] == ["STL-10"]
 
 
 # --- the first cells of pages
