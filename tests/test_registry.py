@@ -1,13 +1,16 @@
 """Data sets and encoders of all kinds are entries: what follows from them, and what they say."""
 
+import hashlib
 import json
 import re
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hnlib import experiments
+from hnlib.experiments import findings
 from hnlib.notebooks import execute
 from hnlib.training import kinds
 
@@ -30,6 +33,21 @@ def test_a_new_data_set_is_one_entry(kind, monkeypatch, prints, refuses):
     monkeypatch.setitem(known.DATASETS, "new", known.DataSet("New", **about))
     assert line in prints("data") and "new" in prints(*words)
     assert kinds.run_class(kind).dataset_title("new") == "New"
+
+
+def test_a_corpus_of_the_registry_is_a_text_in_its_place(tmp_path, monkeypatch):
+    """Of which nothing is downloaded, and whose digest is checked."""
+    known, data = REGISTRIES["sentences"], import_module("hnlib.sentences.data")
+    text = "\n\n".join("\n".join(f"one word {i} {j}" for j in range(9)) for i in range(3)) + "\n"
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    monkeypatch.setitem(known.DATASETS, "new", known.DataSet("New", 3, 27, ("topic",), digest))
+    monkeypatch.setattr(data, "_prepare_novels", None)
+    with pytest.raises(ValueError, match=r"new is not downloaded; \S+/sentences/new.txt must be"):
+        data.load("new", tmp_path, 300)
+    (tmp_path / "sentences").mkdir()
+    (tmp_path / "sentences/new.txt").write_text(text)
+    found = data.load("new", tmp_path, 300)
+    assert (found.name, len(found), int(found.documents.max()) + 1) == ("new", 27, 3)
 
 
 @pytest.mark.parametrize("kind", REGISTRIES)
@@ -106,6 +124,13 @@ def test_a_block_is_called_by_the_data_set_that_it_has(name, dataset, titles):
     """If it is named so. Its name stays what the file, and so its arms and choices, go by."""
     design = experiments.load(name, dataset=dataset)
     assert {block: design.title(block) for block in design.blocks} == titles
+
+
+def test_effects_are_called_by_the_data_set_that_they_are_of(monkeypatch):
+    monkeypatch.setattr(findings, "effect", lambda *_: None)
+    found = SimpleNamespace(design=experiments.load("map", dataset="stl10"))
+    named = experiments.effects(found, [("t0.1 b0", "t0.5 b0")], corrected=False)
+    assert [*named] == ["STL-10"]
 
 
 # --- the first cells of pages

@@ -43,7 +43,7 @@ def effects(
     blocks=None,
     corrected: bool = True,
 ) -> dict[str, Effect]:
-    """Return the effects of pairs by block and name, if `corrected` as one family.
+    """Return the effects of pairs by title of block and name, if `corrected` as one family.
 
     `pairs` may be named; each pair is compared in those `blocks` that have both arms.
     """
@@ -51,7 +51,9 @@ def effects(
         name = "{} − {}" if len(pairs) > 1 else ""
         pairs = {(*pair, name.format(*pair))[2]: pair[:2] for pair in pairs}
     asked = {
-        f"{block} {words}".strip(): _arguments(found, pair[0], pair[1], metric, block, target)
+        f"{found.design.title(block)} {words}".strip(): _arguments(
+            found, pair[0], pair[1], metric, block, target
+        )
         for block in blocks or found.design.blocks
         for words, pair in pairs.items()
         if block in found.design.blocks_with(pair)
@@ -80,15 +82,16 @@ def lines(found: Found, base: str | None = None, names=None, metrics=None) -> li
     """
     design, written = found.design, []
     for block in design.blocks:
+        title = design.title(block)
         wanted = [name for name in names or design.names(block) if name in design.names(block)]
         groups = {name: rows for name in wanted if len(rows := found.group(name, block))}
         others = [name for name in groups if base and name != base]
         gains = effects(found, {name: (name, base) for name in others}, blocks=[block])
         for name, rows in groups.items():
-            line = {"block": design.title(block)} if len(design.blocks) > 1 else {}
+            line = {"block": title} if len(design.blocks) > 1 else {}
             line[""] = name
             if base:
-                gain = gains.get(f"{block} {name}".strip())
+                gain = gains.get(f"{title} {name}".strip())
                 line[f"over {base}"] = interval(gain) if gain else ""
             line["seeds"] = len(rows)
             for metric in metrics or (*design.beside, design.metric(block)):

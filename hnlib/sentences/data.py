@@ -75,6 +75,8 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
     else:
         one_of("dataset", name, (*SentenceRun.datasets, *SentenceRun.own_datasets))
         path = folder / f"{name}.txt"
+        if not path.exists() and name != "novels":
+            raise ValueError(f"{name} is not downloaded; {path} must be a text, a sentence a line")
         if not path.exists():
             _prepare_novels(path)
     text = path.read_bytes()
