@@ -206,27 +206,18 @@ class Contrast:
         >>> Contrast.from_pairs(queries, keys).similarity.shape
         torch.Size([8, 16])
         """
-        fits = queries.ndim == keys.ndim == 2 and queries.shape[1] == keys.shape[1]
-        shapes(fits, "queries must be [n, d] and keys [m, d]", queries, keys)
+        check_pairs(queries, keys)
         n, m = len(queries), len(keys)
-        if not 1 <= n <= m or m < 2:
-            raise ValueError(f"need at least as many keys as queries, and 2, got {n} and {m}")
         queries, keys = in_one_precision(queries, keys)
         z, _ = unit_rows(queries, "of the queries")
         candidates, norms = unit_rows(keys, "of the keys")
         masks = shared_masks(n, m, 0, z.device, z.dtype)
         similarity = inner_products(z, candidates)  # [n, m]
         contrast = cls(similarity, masks, m - 1, z, candidates, norms=norms, shared=masks)
+        y = None if labels is None else _checks.labels(labels, m, "keys").to(keys.device)
         if positives is not None:
-            _checks.mask("positives", positives, contrast.similarity)
-            positives = contrast.positives | positives
-            known = Masks(positives, ~positives, contrast.similarity.dtype)
-            contrast = replace(contrast, masks=known)
-        if labels is not None:
-            y = _checks.labels(labels, m, "keys").to(keys.device)
-            same = contrast.positives | _same(y[:n], y)
-            contrast = contrast.with_labels(same, y[:n], y, "class" if label_positives else "view")
-        return contrast if contrast.masks is masks else contrast.rescaled()
+            _checks.mask("positives", positives, similarity)
+        return contrast.with_answers(positives, None if y is None else (y[:n], y), label_positives)
 
     def reversed(self) -> Contrast:
         """Return the same pairs with the keys as anchors, for a loss in both directions.
@@ -238,12 +229,7 @@ class Contrast:
         ValueError
             If some keys answer no query, or the contrast has labels or features.
         """
-        n, m = self.similarity.shape
-        if n != m or self.labels is not None or self.features is not None:
-            raise ValueError(
-                "only pairs without further keys, labels or features can be reversed, "
-                f"got {n} queries and {m} keys"
-            )
+        check_reversible(*self.similarity.shape, self.labels, self.features)
         masks = Masks(self.positives.T, self.admissible.T, self.masks.dtype)
         ends = dict(anchors=self.candidates, candidates=self.anchors, norms=None)
         ends["teacher"] = None if self.teacher is None else self.teacher.T
@@ -318,6 +304,27 @@ class Contrast:
         """Return the contrast with scale $Q = |N(i)|$, the number of each anchor's negatives."""
         return replace(self, scale=self.negative_counts.clamp_min(1))
 
+    def with_answers(
+        self,
+        positives: Tensor | None,
+        labels: tuple[Tensor, Tensor] | None,
+        label_positives: bool = True,
+    ) -> Contrast:
+        """Return the contrast with the further answers of a mask [n, m], and with labels.
+
+        `labels` are those of the n queries and of the m keys. Where either takes negatives away,
+        the scale $Q$ becomes the number of those that are left. See `from_pairs`.
+        """
+        contrast = self
+        if positives is not None:
+            positives = self.positives | positives
+            known = Masks(positives, ~positives, self.similarity.dtype)
+            contrast = replace(self, masks=known)
+        if labels is not None:
+            same = contrast.positives | _same(*labels)
+            contrast = contrast.with_labels(same, *labels, "class" if label_positives else "view")
+        return contrast if contrast is self else contrast.rescaled()
+
     def with_labels(self, same: Tensor, labels: Tensor, others: Tensor, positives: str) -> Contrast:
         """Take candidates of the same class from the negatives, and for "class" as positives."""
         masks = replace(self.masks, admissible=~same, never_empty=False)
@@ -371,6 +378,24 @@ def check_views(z1: Tensor, z2: Tensor) -> None:
     fits = z1.ndim == 2 and z1.shape == z2.shape
     shapes(fits, "both views must have one shape [batch, dimension]", z1, z2)
     at_least_two(len(z1), "images")
+
+
+def check_pairs(queries: Tensor, keys: Tensor) -> None:
+    """Raise ValueError unless they are queries [n, d] and keys [m, d], m ≥ n and m ≥ 2."""
+    fits = queries.ndim == keys.ndim == 2 and queries.shape[1] == keys.shape[1]
+    shapes(fits, "queries must be [n, d] and keys [m, d]", queries, keys)
+    n, m = len(queries), len(keys)
+    if not 1 <= n <= m or m < 2:
+        raise ValueError(f"need at least as many keys as queries, and 2, got {n} and {m}")
+
+
+def check_reversible(n: int, m: int, *further: object) -> None:
+    """Raise ValueError unless n = m and nothing further, labels or features, is given."""
+    if n != m or any(part is not None for part in further):
+        raise ValueError(
+            "only pairs without further keys, labels or features can be reversed, "
+            f"got {n} queries and {m} keys"
+        )
 
 
 def at_least_two(count: int, kind: str) -> None:

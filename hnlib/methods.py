@@ -16,7 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from hnlib import negatives, objectives, synthetic_negatives
-from hnlib._checks import check, flag, in_backward, one_of, outside_autocast, rules, transformed
+from hnlib._checks import (
+    check,
+    flag,
+    in_backward,
+    mask,
+    one_of,
+    outside_autocast,
+    rules,
+    transformed,
+)
 from hnlib.contrast import Contrast
 from hnlib.logit_functions import artanh
 from hnlib.masks import RecentMasks
@@ -351,6 +360,7 @@ class Method(nn.Module):
         of_class = self.options.get("positives", "class") == "class"
         contrast = Contrast.from_pairs(queries, keys, positives, labels, of_class)
         if excluded is not None:
+            mask("excluded", excluded, contrast.similarity)
             contrast = contrast.without(excluded).rescaled()
         directions = [contrast, contrast.reversed()] if both else [contrast]
         losses = [self.loss(c, skip=excluded is not None) for c in directions]

@@ -4,6 +4,7 @@ Their libraries are imported where a test needs them: together they take seconds
 """
 
 import warnings
+import weakref
 from importlib import import_module
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from drawn import seeded
 from torch.nn import functional
 
-from hnlib import methods
+from hnlib import lint, methods
 from hnlib.images import _torchvision  # noqa: F401, which those libraries import: see there
 from hnlib.integrations.sentence_transformers import HardNegatives, watch
 
@@ -157,6 +158,137 @@ def test_a_model_that_guides_itself_is_gist_embed(mined, margin):
     assert far(ours, gist(model, Tower(1), margin)(features, None), weights) > 1e-4
 
 
+def gradients(loss, model, features, labels=None):
+    """The loss and the gradient of every parameter, by a backward pass."""
+    model.zero_grad(set_to_none=True)
+    value = loss(features, labels)
+    (2 * value).backward()
+    return [value.detach(), *(p.grad.clone() for p in model.parameters())]
+
+
+def farthest(first, second):
+    return max(float((a - b).abs().max()) for a, b in zip(first, second, strict=True))
+
+
+CACHED = {  # columns of mined negatives, and options; "ot" and "unremix" cannot be streamed
+    "plain": (0, dict(method="simclr")),
+    "mined": (2, dict(method="hcl")),
+    "both": (0, dict(method="dcl", both=True)),
+    "classes": (0, dict(method="scl")),
+    "guided": (1, dict(method="simclr", mask=lambda c, _: c.similarity > 0.8)),
+    "transport": (0, dict(method="ot", tol=1e-12)),
+}
+
+
+@pytest.mark.parametrize("size", [1, 5, 12, 100])
+@pytest.mark.parametrize("case", CACHED)
+def test_texts_may_be_embedded_some_at_a_time(case, size):
+    """The near miss: gradients of mini-batches are added, so each has its own negatives alone."""
+    mined, options = CACHED[case]
+    model, features = Tower(0), texts(1, 2 + mined)
+    labels = torch.arange(12) % 4 if case == "classes" else None
+    plain = HardNegatives(model, **options)
+    expected = gradients(plain, model, features, labels)
+    cached = HardNegatives(model, **options, mini_batch_size=size)
+    assert farthest(gradients(cached, model, features, labels), expected) < 1e-12
+    halves = [
+        [{"input_ids": x["input_ids"][own]} for x in features] for own in (slice(6), slice(6, 12))
+    ]
+    parts = [None if labels is None else labels[:6]] * 2
+    two = [gradients(plain, model, *given) for given in zip(halves, parts)]
+    assert farthest([(a + b) / 2 for a, b in zip(*two)], expected) > 1e-3
+    with torch.no_grad():
+        assert cached(features, labels) == pytest.approx(float(expected[0]), abs=1e-12)
+
+
+def cached_ranking(model, size, scale=20.0):
+    """Theirs without its constructor, which asks for modules."""
+    kind = sentence_losses().CachedMultipleNegativesRankingLoss
+    loss = kind.__new__(kind)
+    torch.nn.Module.__init__(loss)
+    vars(loss).update(mini_batch_size=size, mini_batch_num_tokens=None, show_progress_bar=False)
+    loss.model, loss.loss = model, sentence_losses().MultipleNegativesRankingLoss(model, scale)
+    return loss
+
+
+def test_a_cached_loss_is_theirs():
+    model, features = Tower(0), texts(2, 3)
+    ours = HardNegatives(model, "simclr", mini_batch_size=5)
+    found = gradients(ours, model, features)
+    assert farthest(found, gradients(cached_ranking(model, 5), model, features)) < 1e-6
+    assert farthest(found, gradients(cached_ranking(model, 5, 20.01), model, features)) > 1e-5
+
+
+class Dropping(Tower):
+    """A tower with dropout, which writes into its features, and of which `hidden` tells what lives."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.hidden, self.sizes = [], []
+
+    def forward(self, features):
+        hidden = functional.dropout(features["input_ids"], 0.5).requires_grad_().tanh()
+        features["input_ids"].zero_()
+        self.hidden.append(weakref.ref(hidden))
+        self.sizes.append((len(hidden), sum(x() is not None for x in self.hidden)))
+        return features | {"sentence_embedding": self[0](hidden)}
+
+
+def test_a_second_call_repeats_the_first_and_keeps_one_part_at_a_time():
+    """Dropout draws the same, features are as they were, and activations of one part are alive."""
+    model, features = Dropping(0), texts(3, 2)
+    torch.manual_seed(7)
+    parts = [
+        [
+            model({"input_ids": part.clone()})["sentence_embedding"]
+            for part in x["input_ids"].split(5)
+        ]
+        for x in features
+    ]
+    drawn = [torch.cat(part) for part in parts]
+    HardNegatives(None, "hcl").of_columns(drawn).backward()
+    expected = model[0].weight.grad
+    model.zero_grad(set_to_none=True)
+    model.sizes.clear()
+    del parts, drawn
+    torch.manual_seed(7)
+    before = features[0]["input_ids"].clone()
+    loss = HardNegatives(model, "hcl", mini_batch_size=5)(features)
+    after = torch.rand(1)
+    loss.backward()
+    torch.testing.assert_close(model[0].weight.grad, expected, rtol=1e-12, atol=1e-12)
+    assert sorted(model.sizes) == sorted([(5, 1), (5, 1), (2, 1)] * 4)
+    assert torch.equal(features[0]["input_ids"], before) and torch.rand(1) != after
+
+
+def test_features_without_a_row_for_each_text_are_not_split():
+    """As those of static embeddings, which have a row for each token."""
+    bag = {"input_ids": torch.arange(9), "offsets": torch.tensor([0, 4, 6])}
+    rule = r"^features must have a row for each text, or leave out mini_batch_size, got input_ids"
+    with pytest.raises(ValueError, match=rule):
+        HardNegatives(Tower(0), mini_batch_size=2)([bag, bag])
+    with pytest.raises(ValueError, match=r"^mini_batch_size must be an integer of at least 1"):
+        HardNegatives(Tower(0), mini_batch_size=0)
+
+
+@pytest.mark.parametrize(
+    "cached",
+    [lambda m: HardNegatives(m, "simclr", mini_batch_size=5), lambda m: cached_ranking(m, 5)],
+)
+def test_a_cached_loss_is_watched_as_another(cached):
+    """Nothing is said of a healthy batch, a copy is seen, and what the model learns is not changed."""
+    model, features = Tower(0), texts(0, 2)
+    expected = gradients(cached(model), model, features)
+    loss = watch(cached(model), every=1)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        assert farthest(gradients(loss, model, features), expected) < 1e-12
+        assert not found
+        features[1]["input_ids"][6:] = features[1]["input_ids"][:6]
+        gradients(loss, model, features)
+    assert [str(x.message)[:22] for x in found] == ["step 1, equal keys: 12"]
+
+
 def test_a_watched_loss_is_looked_at_with_the_columns_of_a_trainer():
     """The model is asked once more, and stays the loss's model."""
     model, features = Tower(0), texts(0, 2)
@@ -170,6 +302,36 @@ def test_a_watched_loss_is_looked_at_with_the_columns_of_a_trainer():
         value = loss(features)
     assert [str(x.message)[:22] for x in found] == ["step 2, equal keys: 12"]
     assert loss.model is model and value.requires_grad
+
+
+def test_a_lightning_training_is_watched():
+    """The loss that a LightningModule calls; copies come with the third batch."""
+    lightning = pytest.importorskip("pytorch_lightning")
+
+    class Pairs(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.encoder = torch.nn.Linear(128, 64)
+            self.loss = lint.watch(methods.build("simclr", temperature=0.07).pairs, every=2)
+
+        def training_step(self, pair, index):
+            return self.loss(*map(self.encoder, pair))
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+    x, noise = torch.randn(2, 5, 64, 128, generator=seeded())
+    batches = [*zip(x, x + 0.3 * noise)]
+    batches[2][1][32:] = batches[2][1][:32]
+    quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", **dict.fromkeys(quiet, False))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        trainer.fit(Pairs(), batches)
+    said = [str(x.message) for x in found if str(x.message).startswith("step")]
+    assert (
+        trainer.global_step == 5 and len(said) == 1 and said[0].startswith("step 2, equal keys: ")
+    )
 
 
 def test_columns_and_labels_are_those_of_all_devices(monkeypatch):
@@ -189,8 +351,9 @@ def test_defaults_are_those_of_pairs_and_any_may_be_said():
     assert HardNegatives(None).method.options["temperature"] == 0.05
     assert HardNegatives(None, "debiased").method.options["tau_plus"] == 0.0
     assert HardNegatives(None, "debiased", tau_plus=0.01).method.options["tau_plus"] == 0.01
-    card = HardNegatives(None, "hcl", beta=2.0).get_config_dict()
+    card = HardNegatives(None, "hcl", beta=2.0, mini_batch_size=8).get_config_dict()
     assert card["method"] == "hcl" and card["beta"] == 2.0 and card["both"] is False
+    assert card["mini_batch_size"] == 8
 
 
 @pytest.mark.parametrize(

@@ -334,17 +334,23 @@ class Statistics(nn.Module):
 
 
 def test_statistics_of_parts_of_a_batch_tell_pairs_apart():
-    model = Statistics()
-    x = [rows(1), rows(2)]  # which have nothing in common but that four and four share a scale
-    for i in range(0, B, 4):
-        for part in x:
-            part[i : i + 4] += 5 * rows(100 + i, 1)
-    whole = [model(part).detach() for part in x]
-    parts = [torch.cat([model(y) for y in part.split(4)]).detach() for part in x]
-    told = [first(ranking, *z, inputs=x, model=model) for z in (whole, parts)]
-    assert told[0] is None  # four in a part are told apart, and no part from another
+    """Each four rows of a view share an offset, which hides pairs, unless a part's mean removes it."""
+    model, shared = Statistics(), rows(0)
+    x = [
+        shared + 0.3 * rows(seed) + 5 * rows(10 + seed, B // 4).repeat_interleave(4, 0)
+        for seed in (1, 2)
+    ]
+    whole = [model(view).detach() for view in x]
+    parts = [torch.cat([model(part) for part in view.split(4)]).detach() for view in x]
+    assert not lint(ranking, *whole, inputs=x, model=model)
+    says = lint(ranking, *parts, inputs=x, model=model).sentences["batch statistics"]
+    shares = [int(share) for share in re.findall(r"(\d+)%", says)]
+    assert shares[0] > 90 and shares[1] < 20 and "shuffle or synchronise" in says
+    assert not lint(ranking, *parts, inputs=x)  # without the model nobody can know
+    assert not lint(ranking, *parts, inputs=x, model=model.eval())
+    model.train()
     kept = model.norm.running_mean.clone()
-    lint(ranking, *whole, inputs=x, model=model)
+    lint(ranking, *parts, inputs=x, model=model)
     assert torch.equal(kept, model.norm.running_mean)
 
 

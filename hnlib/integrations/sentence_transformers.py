@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from hnlib import lint, methods
+from hnlib import _checks, lint, methods, streaming
 from hnlib.contrast import Contrast
 from hnlib.distributed import gather
 
@@ -38,6 +39,10 @@ class HardNegatives(nn.Module):
         Whether to take the mean of both directions, for two columns.
     gather_across_devices : bool, default False
         Whether negatives come from all processes.
+    mini_batch_size : int, optional
+        Texts that are embedded at a time, for batches whose activations do not fit into memory, as
+        in `CachedMultipleNegativesRankingLoss`. Loss and gradient stay the same; the model is
+        called twice for each text, and must not normalise over the batch.
     mask : callable, optional
         ``mask(contrast, labels)`` returns bool [n, m]: candidates that are not negatives. With
         ``lambda c, _: c.similarity > c.similarity.diagonal()[:, None] + 0.1`` the model is its own
@@ -58,6 +63,10 @@ class HardNegatives(nn.Module):
     so low a temperature very early (see *Pairs and sentences*). Methods that learn from labels take
     them from the column `label`; others do not read it.
 
+    With `mini_batch_size` texts are embedded without their activations, which the backward pass
+    makes again, one mini-batch after the other with the same dropout (GradCache), and the loss is
+    `hnlib.streaming.streamed` if the method can be.
+
     Examples
     --------
     A trainer is given the loss, ``SentenceTransformerTrainer(model, loss=loss, …)``, and calls it:
@@ -69,6 +78,12 @@ class HardNegatives(nn.Module):
     >>> queries, answers = ({"sentence_embedding": torch.eye(8)} for _ in range(2))
     >>> loss([queries, answers]) < 0.01
     tensor(True)
+
+    A large batch, of which three texts are embedded at a time:
+
+    >>> large = HardNegatives(model, "hcl", beta=1.0, temperature=0.1, mini_batch_size=3)
+    >>> torch.isclose(large([queries, answers]), loss([queries, answers]))
+    tensor(True)
     """
 
     def __init__(
@@ -78,22 +93,39 @@ class HardNegatives(nn.Module):
         *,
         both: bool = False,
         gather_across_devices: bool = False,
+        mini_batch_size: int | None = None,
         mask: Callable | None = None,
         **options,
     ):
         super().__init__()
+        if mini_batch_size is not None:
+            _checks.integer("mini_batch_size", mini_batch_size, 1)
         entry = methods.entry_of(methods.CATALOGUE, method)
         defaults = {name: value for name, value in DEFAULTS.items() if name in entry.defaults}
         self.model = model
         self.method = methods.build(method, **defaults | options)
         self.both, self.gather_across_devices, self.mask = both, gather_across_devices, mask
+        self.mini_batch_size = mini_batch_size
 
     def forward(
         self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None
     ) -> Tensor:
         """Return the loss of a batch of texts, one dictionary for each column."""
-        columns = [self.model(column)["sentence_embedding"] for column in sentence_features]
+        columns = [self._embedded(column) for column in sentence_features]
         return self.of_columns(columns, labels)
+
+    def _embedded(self, column: dict[str, Tensor]) -> Tensor:
+        """Return the embeddings [n, d] of a column of texts."""
+        if self.mini_batch_size is None:
+            return self.model(column)["sentence_embedding"]
+
+        def embedded(part: dict[str, Tensor]) -> Tensor:
+            # copies, for a model adds to its features and may write into them: it is called twice
+            return self.model({k: _copied(x) for k, x in part.items()})["sentence_embedding"]
+
+        # each part's activations are dropped, and made again by its part of the backward pass
+        parts = _parts(column, self.mini_batch_size)
+        return torch.cat([checkpoint(embedded, part, use_reentrant=False) for part in parts])
 
     def of_columns(self, embeddings: list[Tensor], labels: Tensor | None = None) -> Tensor:
         """Return the loss of the embeddings of shape [n, d] of each column.
@@ -116,17 +148,36 @@ class HardNegatives(nn.Module):
             embeddings = [gather(column) for column in embeddings]
             labels = None if labels is None else gather(labels)
         queries, *further = embeddings
-        keys, excluded = torch.cat(further), None
+        keys, excluded = torch.cat(further) if len(further) > 1 else further[0], None
         if self.mask is not None:
             with torch.no_grad():
                 excluded = self.mask(Contrast.from_pairs(queries, keys), labels)
         labels = labels if self.method.entry.supervised else None
-        return self.method.pairs(queries, keys, labels=labels, both=self.both, excluded=excluded)
+        pairs = self.method.pairs
+        if self.mini_batch_size is not None and not streaming.compares_anchors(self.method):
+            pairs = streaming.streamed(self.method).pairs
+        return pairs(queries, keys, labels=labels, both=self.both, excluded=excluded)
 
     def get_config_dict(self) -> dict:
         """Return what the model card shows."""
         shown = {"method": self.method.name, **self.method.options, "both": self.both}
+        shown["mini_batch_size"] = self.mini_batch_size
         return {k: v for k, v in shown.items() if isinstance(v, str | bool | int | float)}
+
+
+def _copied(x):
+    return x.clone() if isinstance(x, Tensor) else x
+
+
+def _parts(column: dict[str, Tensor], size: int) -> list[dict[str, Tensor]]:
+    """Split the features of a column, each of n rows, into parts of `size` rows."""
+    by_row = {k: x for k, x in column.items() if isinstance(x, Tensor) and x.ndim}
+    rows = {len(x) for x in by_row.values()}
+    if len(rows) != 1:
+        shown = ", ".join(f"{k} {list(x.shape)}" for k, x in by_row.items())
+        rule = "features must have a row for each text, or leave out mini_batch_size"
+        raise ValueError(f"{rule}, got {shown}")
+    return [column | {k: x[i : i + size] for k, x in by_row.items()} for i in range(0, *rows, size)]
 
 
 def watch(loss: nn.Module, every: int = 1000) -> nn.Module:
@@ -179,6 +230,8 @@ def _look(loss: nn.Module, sentence_features, labels: Tensor | None = None) -> l
         ]
 
     def of_embeddings(*z: Tensor) -> Tensor:
+        if getattr(loss, "uses_gradient_cache", False):  # else by a hook of the backward pass alone
+            return loss.calculate_loss([[x] for x in z], labels)  # pyright: ignore[reportCallIssue]
         loss.model = _Given()
         try:
             return loss([{"sentence_embedding": x} for x in z], labels)
