@@ -14,6 +14,8 @@ except ModuleNotFoundError as missing:
 #: The extra that brings a package, where it is not [book]
 EXTRAS = {"networkx": "graphs", "tokenizers": "sentences", "bm25s": "retrieval"}
 EXTRAS["torchvision"] = "images"
+#: Commands that keep what they have done
+RESUMED = ("run", "queue", "null")
 
 
 def _stop(*_):
@@ -22,13 +24,7 @@ def _stop(*_):
 
 def main(argv: list[str] | None = None, app=None) -> int:
     """Run a command line, by default `hnlib`, and return the exit status; errors are one line."""
-    if app is None:
-        from hnlib.commands import app
-
     argv = sys.argv[1:] if argv is None else argv
-    if not argv:
-        app.help_print()
-        return 2
     for name in ("SIGTERM", "SIGHUP"):  # clean up as on Ctrl-C
         number = getattr(signal, name, None)  # SIGHUP does not exist on Windows
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores it
@@ -37,6 +33,11 @@ def main(argv: list[str] | None = None, app=None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # ± where there is none
     try:
+        if app is None:
+            from hnlib.commands import app
+        if not argv:
+            app.help_print()
+            return 2
         status = app(argv, print_error=False, exit_on_error=False) or 0
         sys.stdout.flush()
         return status
@@ -45,6 +46,8 @@ def main(argv: list[str] | None = None, app=None) -> int:
         return 0
     except KeyboardInterrupt as stop:
         status, text = 130, str(stop) or "interrupted"
+        if not str(stop) and argv and argv[0] in RESUMED:
+            text += "; the same command goes on from there"
     except ModuleNotFoundError as error:
         status, text = 2, str(error)
         if "pip install" not in text:  # not a sentence of ours

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+from scripts import ROOT
+
 from hnlib import _files
 
 
@@ -16,8 +18,7 @@ def printed_by(code):
 
 def start(*arguments, **more):
     """Start Python in a process of its own, which finds this library and the tests."""
-    root = _files.project_root()
-    places = {"PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}"}
+    places = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
     command = [sys.executable, *map(str, arguments)]
     return subprocess.Popen(command, env=os.environ | places, text=True, **more)
 

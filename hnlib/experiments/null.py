@@ -376,8 +376,6 @@ def null(
         fresh = fresh_seeds(experiment.name if control else name, 2 if quick else one.fresh)
         try:
             scores, chosen = trial(one, sides, fresh, shift)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("interrupted; the same command goes on from here") from None
         except (ValueError, OSError):
             raise
         except Exception as error:  # of a loss or a task that is not ours

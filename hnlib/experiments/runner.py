@@ -14,12 +14,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from hnlib import _files
 from hnlib.training import records, store
 from hnlib.training.config import Engine
+
+POSIX = os.name == "posix"
 
 
 def spread(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[tuple[Any, Any]]:
@@ -44,13 +47,32 @@ def _processes(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[t
     for i in range(engine.workers):
         devices.put(seen[i % len(seen)] if seen else None)
     with ProcessPoolExecutor(engine.workers, context, _start_worker, (devices,)) as pool:
-        running = {pool.submit(function, job): job for job in jobs}
+        others = multiprocessing.active_children()
+        with _ctrl_c_waits():  # a worker inherits that, until it can be interrupted
+            running = {pool.submit(_work, function, job): job for job in jobs}
+        workers = [one for one in multiprocessing.active_children() if one not in others]
         try:
             for ended in as_completed(running):
                 yield running[ended], ended.exception() or ended.result()
         except BaseException:
+            for worker in workers if POSIX else ():  # elsewhere that would kill it
+                with suppress(OSError):
+                    os.kill(worker.pid, signal.SIGINT)
             pool.shutdown(cancel_futures=True)
             raise
+
+
+@contextmanager
+def _ctrl_c_waits() -> Iterator[None]:
+    """Deliver Ctrl-C after the block."""
+    if not POSIX:
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def visible_devices() -> list[str]:
@@ -61,18 +83,44 @@ def visible_devices() -> list[str]:
     return (named.split(",") if named else [*map(str, range(count))])[:count]
 
 
-def _start_worker(devices) -> None:
-    """Take a GPU from the queue, if there are any, and one thread.
+class _Stop:
+    """Ctrl-C in a worker: it ends the job at hand, once, and refuses those that follow."""
 
-    Ctrl-C is left to the parent: it stops after the running jobs.
-    """
+    asked = working = False
+
+    def __call__(self, *_) -> None:
+        again, self.asked = self.asked, True
+        if self.working and not again:  # the state of a training is written meanwhile
+            raise KeyboardInterrupt
+
+
+_stop = _Stop()
+
+
+def _start_worker(devices) -> None:
+    """Take a GPU from the queue, if there are any, and one thread."""
+    signal.signal(signal.SIGINT, _stop)
+    if POSIX:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if (device := devices.get()) is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device  # before torch looks for them
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
     torch.set_num_threads(1)
+
+
+def _work(function: Callable, job):
+    """Return what a job returns, in a worker; KeyboardInterrupt after Ctrl-C."""
+    if _stop.asked:
+        raise KeyboardInterrupt
+    _stop.working = True
+    try:
+        return function(job)
+    except KeyboardInterrupt:
+        _stop.asked = True
+        raise
+    finally:
+        _stop.working = False
 
 
 def _ray(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[tuple[Any, Any]]:

@@ -217,11 +217,14 @@ def execute(
     The ``options`` go to papermill.
 
     Raises NotebookError if a cell failed, took more than ``timeout`` seconds, or killed the kernel.
-    What was executed until then is stored beside ``out``, as ``NAME.failed.ipynb``.
+    What was executed until then is stored beside ``out``, as ``NAME.failed.ipynb``. On Ctrl-C a
+    training saves its state, and KeyboardInterrupt is raised.
     """
     import nbformat
     import papermill
     from nbclient.exceptions import CellTimeoutError
+
+    from hnlib.notebooks.interrupting import kernel_interrupted
 
     _prepare_environment(threads)
     sources()  # an edit from here on does not count as executed
@@ -236,20 +239,25 @@ def execute(
     failed = out.with_name(f"{out.stem}.failed.ipynb")
     failed.parent.mkdir(parents=True, exist_ok=True)
     try:
-        node = papermill.execute_notebook(
-            node,
-            failed,
-            parameters,
-            kernel_name="python3",
-            language="python",
-            progress_bar=progress,
-            execution_timeout=timeout,
-            record_timing=False,
-            shutdown_kernel="immediate",
-            extra_arguments=["--log-level=50"],
-            resources={"metadata": {"path": str(root())}},
-            **options,
-        )
+        with kernel_interrupted() as passed_on:
+            node = papermill.execute_notebook(
+                node,
+                failed,
+                parameters,
+                kernel_name="python3",
+                language="python",
+                progress_bar=progress,
+                execution_timeout=timeout,
+                record_timing=False,
+                shutdown_kernel="immediate",
+                extra_arguments=["--log-level=50"],
+                resources={"metadata": {"path": str(root())}},
+                **passed_on,
+                **options,
+            )
+    except KeyboardInterrupt:
+        failed.unlink(missing_ok=True)
+        raise
     except (papermill.PapermillExecutionError, CellTimeoutError, RuntimeError) as error:
         text = f"{name(notebook)} failed. {error}\nWhat was executed is at {relative_path(failed)}."
         raise NotebookError(text) from None  # a RuntimeError: the kernel died
