@@ -4,6 +4,7 @@ import functools
 import hashlib
 import math
 import zipfile
+from dataclasses import replace
 
 import pytest
 import torch
@@ -217,7 +218,8 @@ def test_an_archive_is_downloaded_once_and_other_files_are_refused(tmp_path, mon
         for part, text in TOY.items():
             archive.writestr(f"MUTAG/MUTAG_{part}.txt", text)
     about = {"digest": "0be56fff2a6e", "archive": hashlib.sha256(served.read_bytes()).hexdigest()}
-    monkeypatch.setitem(graphs.data.downloads("graphs"), "MUTAG", about)
+    known = replace(graphs.data.DATASETS["MUTAG"], **about)
+    monkeypatch.setitem(graphs.data.DATASETS, "MUTAG", known)
     monkeypatch.setattr(graphs.data, "SOURCE", served.as_uri())
     graphs.data.load("MUTAG", tmp_path)
     served.unlink()

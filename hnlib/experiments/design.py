@@ -111,7 +111,7 @@ class Design:
         return self.blocks[block].get("primary", self.primary)
 
     def title(self, block: str) -> str:
-        """Return what a block is called: by its data set, if it is named so, by that of here."""
+        """Return what tables call a block: if it is named after its data set, after that of now."""
         of_file = self.fields | self.blocks[block]
         kind, published = kinds.run_class(of_file["kind"]), of_file.get("dataset")
         _, here = self.changed.get("dataset", (None, published))
