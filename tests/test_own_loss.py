@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from hnbook import tables
 from hnlib import experiments
 from hnlib.training import records
 
+PUBLIC = Path(__file__).resolve().parents[1] / "examples/losses"
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "book/results/experiments"
 LOSS = """
 from pathlib import Path
@@ -90,6 +92,22 @@ def test_a_run_of_a_file_is_recorded_recalled_and_another_once_the_file_is_edite
     there.write_text(LOSS + "\n# edited again\n")
     with pytest.raises(ValueError, match=r"my_loss.py was edited after its runs were planned"):
         experiments.train(edited, device="cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["amplifier", "colpali_filter", "dual_scale"])
+def test_a_table_of_public_losses_has_the_sharpness_of_their_profile(file, name, prints):
+    """The command profiles the first of a file's configurations; a temperature has 1/t."""
+    public = (PUBLIC / f"{name}.py").read_text("utf-8")
+    file.write_text(public)
+    found = experiments.train(planned(loss=str(file), blocks=["CIFAR-10"]), device="cpu")
+    base, *rows = tables.added(found, "t* b0").frame.to_dict("records")
+    assert (base[""], base["γ"]) == ("t0.5 b0", "2.00")
+    assert len(rows) == 4 and all(one[""].startswith("my_loss ") for one in rows)
+    for i, row in enumerate(rows):
+        file.write_text(f"{public}\n\nCONFIGURATIONS = CONFIGURATIONS[{i}:]\n")
+        *_, told = prints("profile", file).splitlines()
+        assert re.search(r"γ = (.*?):", told)[1] == row["γ"] != "2.00"
 
 
 def test_a_file_is_executed_because_it_was_named_and_never_because_a_record_names_it(file):

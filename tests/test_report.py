@@ -73,3 +73,14 @@ def test_a_report_opens_alone(new_checkout):
     assert not re.search(r'(src|href)="(?!data:)', body)
     write(v4.new_notebook(cells=[v4.new_markdown_cell("No formula.")]), path)
     assert report.write(path, "notebooks/page", "page").stat().st_size < 5000
+
+
+def test_a_link_to_a_page_of_prose_has_its_title(new_checkout, monkeypatch):
+    monkeypatch.setattr(plain_markdown, "LABELS", {})
+    toc = "root: notebooks/page\nparts:\n- chapters:\n  - file: prose/other\n  - file: prose/made\n"
+    files = {"notebooks/page.md": "# A page\n", "prose/other.md": "# Of numbers\n"}
+    root = new_checkout({"_toc.yml": toc} | files)
+    linked = v4.new_markdown_cell("See [](../prose/other.md).")
+    write(v4.new_notebook(cells=[linked]), path := root / "out.ipynb")
+    made = report.write(path, "notebooks/page", "page").read_text("utf-8")
+    assert "See <em>Of numbers</em>." in made

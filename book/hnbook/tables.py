@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import html
 import re
+from functools import partial
 
 import pandas as pd
+import torch
 
-from hnlib import experiments
+from hnlib import experiments, methods
+from hnlib.experiments import evidence, null_files
 from hnlib.experiments.words import (
     DASH,
     TITLES,
@@ -17,6 +20,7 @@ from hnlib.experiments.words import (
     interval,
     percent,
 )
+from hnlib.profile import profile_loss, summary
 
 __all__ = ["DASH", "TITLES", "Markup", "Table", "difference", "format_value", "interval", "myst"]
 __all__ += ["added", "percent", "table", "term"]
@@ -86,8 +90,8 @@ def table(rows, *, words: bool = False, caption: str = "") -> Table:
 def added(found, temperatures: str) -> Table | None:
     """Return a table of the arms that `add` and `loss` brought beside the best temperature.
 
-    Validation chooses the temperature of each block among the arms that match `temperatures`. None
-    if no arms were added.
+    It has the sharpness of each, as `hnlib profile` measures it. Validation chooses the temperature
+    of each block among the arms that match `temperatures`. None if no arms were added.
     """
     design, rows = found.design, []
     for block in design.blocks if design.added else ():
@@ -95,9 +99,25 @@ def added(found, temperatures: str) -> Table | None:
         metric = design.metric(block)
         gains = experiments.effects(found, {x: (x, base) for x in names}, metric, blocks=[block])
         for name, gain in zip([base, *names], [None, *gains.values()]):
-            row = {"": name, metric: percent(found.group(name, block)[metric])}
+            row = {"": name, "γ": _sharpness(found, name, block)}
+            row[metric] = percent(found.group(name, block)[metric])
             row |= {"over the best temperature": interval(gain) if gain else DASH}
             rows.append(({"block": design.title(block)} if len(design.blocks) > 1 else {}) | row)
-    return (
-        table(rows, caption="Your arms; 95 % intervals of a block hold together.") if rows else None
-    )
+    caption = "Your arms; γ by hnlib profile; 95 % intervals of a block hold together."
+    return table(rows, caption=caption) if rows else None
+
+
+def _sharpness(found, name: str, block: str) -> str:
+    """Return the γ of an arm's loss on the recorded batches, a dash where the profile has none."""
+    run = found.run(name, found.design.seeds[0], block)
+    own = null_files.method_of(*found.design.given.get("loss", (None, "")), run)
+    if own:
+        loss = partial(own.function, **own.passed)
+    else:
+        loss = methods.build(run.method, **run.options).pairs
+    try:
+        batches = [torch.from_numpy(z) for z in evidence.stages().values()]
+        said = summary([profile_loss(loss, *z, pairs=z.shape[1]) for z in batches])
+    except (ValueError, TypeError):  # it wants labels, classes, or more than pairs
+        return DASH
+    return said.partition(":")[0].removeprefix("γ = ") if said.startswith("γ") else DASH

@@ -27,6 +27,7 @@ summary { cursor: pointer; color: #555 }
 MATH = "window.MathJax = {svg: {fontCache: 'global'}}"
 STRIP = re.compile(r"<!-- (end of )?(checks|fold|more)(?:: (.*?))? -->")
 HIDDEN = {"hide-input", "remove-input"}
+LISTED = re.compile(r"^[\s-]*(?:root|file): (\S+)", re.M)
 #: What is shown of an output: the first of these that it has
 SHOWN = ("image/svg+xml", "image/png", "text/html", "text/markdown", "text/plain")
 
@@ -47,8 +48,11 @@ def write(notebook: Path, page: str, title: str) -> Path:
     """
     import nbformat
 
-    pages = [path.relative_to(root()).with_suffix("") for path in root().glob("notebooks/**/*.md")]
-    plain_markdown.read_labels(root() / "_build/html", sorted(x.as_posix() for x in pages))
+    toc = (root() / "_toc.yml").read_text(encoding="utf-8")
+    listed = (root() / f"{page}.md" for page in LISTED.findall(toc))  # those of prose, too
+    every = {*root().glob("notebooks/**/*.md"), *(path for path in listed if path.is_file())}
+    pages = sorted(path.relative_to(root()).with_suffix("").as_posix() for path in every)
+    plain_markdown.read_labels(root() / "_build/html", pages)
     body = content(nbformat.read(notebook, as_version=4), page)
     scripts = f"<script>{MATH}</script>\n<script>{_mathjax()}</script>" if r"\(" in body else ""
     head = '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">'
