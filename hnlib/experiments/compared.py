@@ -81,7 +81,8 @@ def first() -> str | None:
 
 def _title(one: Compared) -> str:
     ours, base, _, block, _ = one.arguments
-    return f"{f'{one.design.name} {block}'.strip()}: {_worded(ours)} − {_worded(base)}"
+    title = one.design.title(block)
+    return f"{f'{one.design.name} {title}'.strip()}: {_worded(ours)} − {_worded(base)}"
 
 
 def _by(one: Compared) -> str:

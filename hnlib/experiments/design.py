@@ -102,6 +102,14 @@ class Design:
         """Return the metric that decides in a block."""
         return self.blocks[block].get("primary", self.primary)
 
+    def title(self, block: str) -> str:
+        """Return what a block is called where it is shown: by its data, if these were changed."""
+        if "dataset" not in self.changed or "dataset" not in self.blocks[block]:
+            return block
+        _, given = self.changed["dataset"]
+        _, colon, rest = given.partition(":")
+        return Path(rest.partition("@")[0]).stem if colon else given
+
     def secondary_metric(self, metric: str) -> str:
         """Return the metric that is shown beside the one that decides."""
         if isinstance(self.beside, dict):
@@ -292,7 +300,7 @@ def _load(names: list[str], small: bool, parameters: dict) -> list[Design]:
         known = set().union(*map(_options, every))
         making.check_options(known, given["options"])
     if "loss" in given:
-        given["loss"], own = making.of_file(given["loss"])
+        given["loss"], own = making.of_file(given["loss"], every[0].fields["kind"])
         given["add"] = making.own(given.get("add", {}), own) | own
     first, others = given, {key: value for key, value in given.items() if key not in ADDED}
     try:
@@ -349,13 +357,16 @@ def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
         return {k: v for k, v in given.items() if config.canonical(usual[k]) != config.canonical(v)}
 
     given = json.loads(parameters)
-    asked = (published.small if small else {}) | {key: given[key] for key in unusual(given)}
+    own_grid = given.get("grid", {})
+    of_small = {k: v for k, v in published.small.items() if small and k not in own_grid}
+    asked = of_small | {key: given[key] for key in unusual(given)}
     dataset = asked.get("dataset") or ""
     own = dataset.partition(":")[0] + ":"  # of your own data, such as folder:PATH
     fits = published.fits.get(dataset, published.fits.get(own, {}))
-    usual_here = published.fields | next(iter(published.blocks.values()))
+    first = next(iter(asked.get("blocks", published.blocks)))
+    usual_here = published.fields | published.blocks.get(first, {})
     if dataset:
-        kind = kinds.run_class(published.fields["kind"])
+        kind = kinds.run_class(usual_here["kind"])  # blocks may be of several
         fits = kind.fitting(dataset, usual_here | fits | asked) | fits
     changed = unusual(_in_blocks(published.blocks, fits | asked))
     if not changed:

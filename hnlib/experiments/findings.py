@@ -85,7 +85,7 @@ def lines(found: Found, base: str | None = None, names=None, metrics=None) -> li
         others = [name for name in groups if base and name != base]
         gains = effects(found, {name: (name, base) for name in others}, blocks=[block])
         for name, rows in groups.items():
-            line = {"block": block} if len(design.blocks) > 1 else {}
+            line = {"block": design.title(block)} if len(design.blocks) > 1 else {}
             line[""] = name
             if base:
                 gain = gains.get(f"{block} {name}".strip())
@@ -134,7 +134,7 @@ def edges(found: Found) -> str:
         for number, value in _numbers(arm).items():
             values = {one[number] for one in tried if number in one}
             if len(values) > 1 and value in (min(values), max(values)):
-                where = f"{block}, " if block else ""
+                where = f"{design.title(block)}, " if block else ""
                 said.append(f"{where}{name}, {number} = {value:g}")
     return f"Chosen at the edge of what was tried: {'; '.join(said) or 'nothing'}."
 
