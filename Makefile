@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: book small device mutants pages pdf wheel test check serve lint format lock repository clean environment
+.PHONY: book small beside device mutants pages pdf wheel test check serve lint format lock repository clean environment
 .DEFAULT_GOAL := book
 
 # The whole book, or with ONLY=theory/transport a draft of some chapters; JOBS=2 chapters at once.
@@ -16,6 +16,10 @@ book: $(READY)
 # Every experiment page at small parameters, trained here; after `make book`.
 small: $(READY)
 	$(BUILDER) small
+
+# Each at two unusual settings of its own (book/beside.toml), after `make book`; PAGES=experiments/pairs for one.
+beside: $(READY)
+	$(BUILDER) beside $(PAGES)
 
 # Their training and drawing once more, on a simulated device: what mixes devices fails.
 device: $(READY)

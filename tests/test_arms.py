@@ -106,9 +106,12 @@ def test_a_run_is_what_the_name_of_its_arm_says_at_random_grids(draw):
                 continue
             over = one["over"] | {k: v for k, v in grid.items() if k in making.named(one)}
             for values in itertools.product(*over.values()):
-                of_grids.setdefault(
-                    one["name"].format(**dict(zip(over, values))), dict(zip(over, values))
-                )
+                point = dict(zip(over, values))
+                if "{gamma" in one["name"]:
+                    gamma = point["beta"] / point["temperature"] + 1 / point["temperature"]
+                    of_grids.setdefault(one["name"].format(**point, gamma=gamma), point)
+                else:
+                    of_grids.setdefault(one["name"].format(**point), point)
         old = {name for one in published.grids for name, _ in making.points((), **one)}
         assert {*design.arms[block]} == {*of_grids} | ({*before} - old)
         for name in design.arms[block]:
@@ -290,3 +293,31 @@ def test_a_number_leaves_the_blocks_that_still_differ(load):
     assert [*experiments.load("search", encoder="gru").blocks] == ["static"]
     rates = experiments.load("search", lr=0.1, arms=["t0.1"])
     assert {value(rates, "t0.1", "lr", block) for block in rates.blocks} == {0.1}
+
+
+def test_a_name_may_say_the_sharpness_of_temperature_and_tilt():
+    """Then both may have other values; a tilt alone has no temperature to say it of."""
+    grid = dict(name="tilt{gamma:g} lr{lr}", method="hcl", over=dict(lr=[0.1]))
+    grid["over"] |= dict(temperature=[0.5, 0.1], beta=[4.0])
+    made = dict(making.points({"lr", "method"}, **grid))
+    assert {x: arm["options"] for x, arm in made.items()} == {
+        "tilt10 lr0.1": {"temperature": 0.5, "beta": 4.0},
+        "tilt50 lr0.1": {"temperature": 0.1, "beta": 4.0},
+    }
+    assert sorted(making.named(grid)) == ["beta", "lr", "temperature"]
+    assert making.named(grid | {"name": "tilt lr{lr}"}) == ["lr"]
+
+
+def test_a_grid_of_a_real_encoder_varies_temperature_tilt_and_rate():
+    """What was too soft to be chosen from is no place that a new temperature takes."""
+    grid = {"temperature": [0.3, 0.07], "beta": [3], "lr": [0.001]}
+    for name in ("banking77", "captions"):
+        (rates,) = experiments.load(name, grid=grid).choosers()
+        for chosen, wanted in (
+            ("temperature", {"t0.3 lr0.001", "t0.07 lr0.001"}),
+            ("tilt", {"tilt13.3333 lr0.001", "tilt57.1429 lr0.001"}),
+        ):
+            among = experiments.load(name).chosen[chosen]["among"]
+            assert {*rates.matching(among, "")} == wanted
+    small = experiments.load("banking77-rates", small=True, grid={"lr": [0.002]})
+    assert {run.lr for *_, run in small.runs()} == {0.002}  # not also the rate of its small runs

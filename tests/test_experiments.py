@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.own_data import collection
 from hnlib import experiments
 from hnlib.experiments import execution
 from hnlib.training import store
@@ -114,6 +115,16 @@ def test_a_parameter_keeps_the_blocks_that_have_its_value_or_else_the_first_of_t
         64,
     )
     assert {run.dimension for run in other.missing()} == {64}
+
+
+def test_a_block_is_shown_under_the_name_of_its_data(load):
+    load('[blocks.films]\ndataset = "ml-100k"')
+    assert experiments.load("which").title("films") == "films"
+    given = dict(blocks=["films", "small"])
+    changed = experiments.load("which", dataset=collection(FOLDER / "mine"), **given)
+    assert [changed.title(block) for block in changed.blocks] == ["mine", "small"]
+    assert experiments.load("which", dataset="cranfield", **given).title("films") == "cranfield"
+    assert experiments.load("which", epochs=2, **given).title("films") == "films"
 
 
 def test_what_chooses_is_small_and_has_the_blocks_of_what_it_chooses_for(load):

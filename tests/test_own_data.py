@@ -1,15 +1,13 @@
 """Data of the reader's own: a run is asked for under the key that it is recorded under."""
 
-import itertools
-import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
+from builder.own_data import collection, graphs, pictures, text
 from hnlib import _files, experiments
 from hnlib.images import data as images
 from hnlib.images.config import ImageRun
@@ -20,61 +18,6 @@ from hnlib.sentences.evaluation import NextSentence
 from hnlib.sentences.task import Task
 
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "book/results/experiments"
-WORDS = [f"w{i}" for i in range(60)]
-
-
-def pictures(folder, counts=(13, 11, 12)):
-    """Write a folder of pictures by class."""
-    rng = np.random.default_rng(0)
-    for k, count in enumerate(counts):
-        (folder / f"class{k}").mkdir(parents=True, exist_ok=True)
-        for i in range(count):
-            array = rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)
-            Image.fromarray(array).save(folder / f"class{k}/{i}.png")
-    return f"folder:{folder}"
-
-
-def collection(folder, count=60):
-    """Write a collection in BEIR's layout."""
-    rng = np.random.default_rng(0)
-    (folder / "qrels").mkdir(parents=True)
-    texts = [" ".join(rng.choice(WORDS, 12)) for _ in range(count)]
-    for name in ("corpus", "queries"):
-        lines = [json.dumps({"_id": f"{i}", "text": text}) for i, text in enumerate(texts)]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines))
-    parts = dict(train=range(0, 30), dev=range(30, 45), test=range(45, count))
-    for name, part in parts.items():
-        lines = ["query-id\tcorpus-id\tscore", *(f"{i}\t{i}\t1" for i in part)]
-        (folder / f"qrels/{name}.tsv").write_text("\n".join(lines) + "\n")
-    return f"folder:{folder}"
-
-
-def text(path, lengths=(30, 25, 2, 40)):
-    """Write a text of documents with so many sentences each."""
-    rng = np.random.default_rng(0)
-    documents = [[" ".join(rng.choice(WORDS, 6)) for _ in range(n)] for n in lengths]
-    path.write_text("\n\n".join(map("\n".join, documents)) + "\n")
-    return f"text:{path}"
-
-
-def graphs(folder, count=24):
-    """Write a set of graphs, rings and paths, in the form of TUDataset."""
-    folder.mkdir()
-    edges, graph, start = [], [], 1
-    for i in range(count):
-        nodes = range(start, start + 5 + i % 3)
-        ends = [*itertools.pairwise(nodes), *([(nodes[-1], nodes[0])] if i % 2 else [])]
-        edges += [f"{a}, {b}" for one in ends for a, b in (one, one[::-1])]
-        graph += [f"{i + 1}"] * len(nodes)
-        start = nodes[-1] + 1
-    for name, lines in (
-        ("A", edges),
-        ("graph_indicator", graph),
-        ("graph_labels", [f"{i % 2}" for i in range(count)]),
-    ):
-        (folder / f"mine_{name}.txt").write_text("\n".join(lines) + "\n")
-    return f"folder:{folder}"
-
 
 KINDS = {
     "images": ("how-hard", pictures, dict(arms=["views b0", "views b1"], seeds="0")),
@@ -210,6 +153,14 @@ def test_the_sentence_that_follows_is_sought_among_all_others_of_its_half(tmp_pa
     assert (1 / loop(part, True)).mean() < scores["next_mrr"] - 0.01
     with pytest.raises(ValueError, match=r"has 3 pairs of neighbours in its last tenth; need 4"):
         NextSentence(corpus, first[:3], 64)
+
+
+def test_the_kind_of_a_block_says_how_your_data_are_read(tmp_path):
+    """Also where other blocks of the file are of another kind, as of what chooses schedules."""
+    design = experiments.load("schedules-images", dataset=pictures(tmp_path / "mine"))
+    (rates,) = design.choosers()
+    sizes = [[one.changed[x][1] for x in ("train_size", "validation")] for one in (design, rates)]
+    assert sizes[0] == sizes[1] and sum(sizes[0]) <= 36 and [*rates.blocks] == ["images"]
 
 
 def test_sizes_follow_the_data_while_a_notebook_is_open(tmp_path):

@@ -31,7 +31,7 @@ ARMS = "my_loss temperature=0.2", "my_loss temperature=0.5"
 @pytest.fixture
 def file(new_checkout):
     """The file of a loss, beside two experiments."""
-    names = ("map", "equal-gamma")
+    names = ("map", "equal-gamma", "search")
     texts = {x: (EXPERIMENTS / f"{x}.toml").read_text() for x in names}
     top = new_checkout({f"book/results/experiments/{x}.toml": t for x, t in texts.items()})
     path = top / "my_loss.py"
@@ -54,6 +54,16 @@ def test_configurations_of_a_file_are_arms_beside_the_grid(file):
     assert {*ARMS} < {*first.names("CIFAR-10")} and not second.changed
     with pytest.raises(ValueError, match=r"add has 'my_loss temperature=0.2', which is an arm"):
         experiments.load("map", loss=str(file), add={ARMS[0]: {"method": "dcl"}})
+
+
+def test_in_search_a_loss_sees_pairs_alone(file):
+    """It has no place for the mask of other answers; methods of the catalogue have it."""
+    design = experiments.load("search", loss=str(file))
+    block, seed = next(iter(design.blocks)), design.seeds[0]
+    mine, usual = (design.run(design.fixed(x, block), seed, block) for x in (ARMS[0], "t0.1"))
+    assert mine.pairs_only and not usual.pairs_only
+    pictures = planned(loss=str(file))
+    assert not pictures.run(pictures.fixed(ARMS[0], "CIFAR-10"), 0, "CIFAR-10").pairs_only
 
 
 def test_what_is_no_loss_is_refused_before_anything_is_read_or_trained(file):

@@ -7,19 +7,17 @@ import matplotlib.pyplot as plt
 import pytest
 
 from hnlib import experiments
-from hnlib.notebooks import execute
+from hnlib.notebooks import execute, two_texts
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {}
 for path in sorted((ROOT / "notebooks").rglob("*.md")):
     notebook = execute.read(path)
     values = execute.parameters_of(notebook)
-    if "small" in values:
+    if "small" in values and two_texts.trains(notebook.cells):
         PAGES[path.stem] = notebook, values
 ONLY_FLOAT32 = {"graphs", "pairs"}  # their kinds of data know no other precision
 WITHOUT_GRIDS = {"anatomy", "graphs", "large-batches", "made-up"}  # their files have none
-# these compare points of their grids by name
-WITHOUT_GRIDS |= {"corrections", "how-hard", "images", "rates-and-lengths", "two-towers"}
 OF_RATES = {"rates-and-lengths"}  # it compares rates
 OF_LOSSES = {"hardness-or-temperature", "retrieval", "real-encoder"}
 
@@ -72,11 +70,13 @@ def test_the_log_of_a_training_folds_and_its_code_does_not():
 
 
 def test_every_page_that_trains_has_what_readers_want_to_vary():
-    for page, (_, values) in PAGES.items():
+    for page, (notebook, values) in PAGES.items():
         assert ("lr" in values) == (page not in OF_RATES), page
         assert {"batch_size", "seeds", "epochs"} <= {*values}, page
         assert ("precision" in values) == (page not in ONLY_FLOAT32), page
         assert ("grid" in values) == (page not in WITHOUT_GRIDS), page
+        first = next(x.source for x in notebook.cells if "parameters" in x.metadata.get("tags", []))
+        assert ("# There is no grid: " in first) == (page in WITHOUT_GRIDS), page
         assert ("loss" in values) == (page in OF_LOSSES), page
     assert {*PAGES} >= ONLY_FLOAT32 | WITHOUT_GRIDS | OF_LOSSES and len(PAGES) == 15
 

@@ -114,14 +114,14 @@ def test_every_encoder_of_texts_has_a_class():
     [
         ("map", "stl10", {"CIFAR-10": "STL-10"}),
         ("map", "cifar100", {"CIFAR-100": "CIFAR-100"}),
-        ("map", "folder:mine", {"CIFAR-10": "folder:mine"}),
+        ("map", "folder:mine", {"CIFAR-10": "mine"}),
         ("search", "cranfield", {"static": "static", "random": "random"}),
         ("graphs", "NCI1", {"MUTAG": "NCI1"}),
         ("null-1-quick", None, {"generated": "generated", "digits": "digits"}),
     ],
 )
 def test_a_block_is_called_by_the_data_set_that_it_has(name, dataset, titles):
-    """If it is named so. Its name stays what the file, and so its arms and choices, go by."""
+    """Its name stays what the file, and so its arms and choices, go by."""
     design = experiments.load(name, dataset=dataset)
     assert {block: design.title(block) for block in design.blocks} == titles
 

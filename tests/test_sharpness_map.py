@@ -63,12 +63,28 @@ def test_the_ends_may_carry_what_gamma_explains():
     assert flat.ends()[0] == expected != flat.ends(low=6.0)[0]
 
 
+def test_of_few_cells_or_equal_scores_no_share_is_known():
+    """Five cells have a curve that goes through them, three a parabola."""
+    runs = invented(by_sharpness)
+    whole, cells = sharpness_map.Map(runs), runs[["temperature", "beta"]].drop_duplicates()
+    assert whole.has_curve and not np.isnan([*whole.share(), *whole.ends()]).any()
+    few = sharpness_map.Map(runs.merge(cells.head(5)))
+    assert not few.has_curve and np.isnan(few.share()).all()
+    sharp = cells[((1 + cells["beta"].fillna(0)) / cells["temperature"]).between(5, 60)]
+    for count in (3, 4):
+        outside, between = sharpness_map.Map(runs.merge(sharp.head(count))).ends()
+        assert outside == 0 and np.isnan(between) == (count == 3)
+    same = sharpness_map.Map(runs.assign(linear=0.5))
+    assert np.isnan([*same.ends(), *same.share()]).all()
+
+
 def test_seeds_that_lack_a_cell_do_not_count():
     runs = invented(by_sharpness).drop(len(CELLS) + 7)  # a cell of the second
     here = sharpness_map.Map(runs)
     assert here.seeds == (0, 2) and here.accuracy().shape == (len(CELLS), 2)
     alone = sharpness_map.Map(runs[runs["seed"] == 0])  # its noise is not known
-    assert predictions.format_share(alone.share()) == "–" != predictions.format_share(here.share())
+    unknown = predictions.format_share(alone.share())
+    assert unknown == "not known" != predictions.format_share(here.share())
 
 
 def test_a_peak_beyond_the_sharpnesses_tried_is_at_their_end():

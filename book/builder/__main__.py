@@ -6,7 +6,7 @@ import sys
 from cyclopts import App
 from cyclopts.types import PositiveInt
 
-from builder import build, small_pages
+from builder import build, changed_pages
 from builder import pdf as paper
 from hnlib.__main__ import main
 from hnlib.notebooks.execute import name
@@ -40,9 +40,23 @@ def small(*, jobs: PositiveInt | None = None, names: bool = False) -> int:
         print the names of these pages instead
     """
     if names:
-        print(*map(name, small_pages.pages()))
+        print(*map(name, changed_pages.pages()))
         return 0
-    return small_pages.check(jobs or os.cpu_count() or 1)
+    return changed_pages.check_small(jobs or os.cpu_count() or 1)
+
+
+@app.command
+def beside(*page: str, jobs: PositiveInt | None = None) -> int:
+    """Execute the experiment pages at unusual settings and look for what cannot follow from them.
+
+    Parameters
+    ----------
+    page
+        these pages, such as 'experiments/pairs' (default: all)
+    jobs
+        pages at once (default: CPU count)
+    """
+    return changed_pages.check_beside(jobs or os.cpu_count() or 1, page)
 
 
 @app.command

@@ -58,8 +58,12 @@ def chapters() -> list[Path]:
     return [root() / f"{page}.md" for page in toc() if page.startswith("notebooks/")]
 
 
-def execute_chapters(wanted: dict[Path, Path], jobs: int, parameters=None, **options) -> None:
+def execute_chapters(
+    wanted: dict[Path, Path], jobs: int, parameters: dict[Path, dict] | None = None, **options
+) -> None:
     """Execute chapters into their files, ``jobs`` at a time, the longest first.
+
+    Parameters are by chapter; without, they are as published.
 
     Raises NotebookError on failure.
     """
@@ -73,7 +77,8 @@ def execute_chapters(wanted: dict[Path, Path], jobs: int, parameters=None, **opt
     pool, tasks = ThreadPoolExecutor(jobs), {}
     # from nothing the last pages first, because one of them judges all predictions
     for chapter in sorted(reversed(wanted), key=seconds, reverse=True):
-        task = pool.submit(execute.execute, chapter, wanted[chapter], parameters, **options)
+        given = parameters and parameters[chapter]
+        task = pool.submit(execute.execute, chapter, wanted[chapter], given, **options)
         tasks[task] = name(chapter)
     try:
         for done, task in enumerate(as_completed(tasks), 1):

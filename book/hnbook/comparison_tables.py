@@ -26,6 +26,8 @@ class OneVariance:
 
     def effects(self, metric: str = "linear", corrected: bool = True) -> dict[str, Effect]:
         """Return the effects by a readout, by the names of the pairs."""
+        if not self.pairs:
+            return {}
         first, *others = self.pool
         each = [between(group, first, metric, mixed=True) for group in others]
         pooled = comparisons.family(each, pooled=True)[0]

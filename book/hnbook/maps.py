@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from hnbook import figures
@@ -11,18 +13,20 @@ HUES = ("#d55e00", "#b8860b", "#6b8e23", "#009e73", "#0b7fbf", "#8a79c9")  # of 
 
 
 def scatter(ax, drawn: Map, metric: str | None = None) -> None:
-    """Draw the means in percent against γ, and their curve; a ring marks β = 0.
+    """Draw the means in percent against γ, and their curve if they have one; a ring marks β = 0.
 
     With two seeds or more, a bar shows the standard deviation of a cell.
     """
     mean, gammas = drawn.accuracy(metric).mean(1), drawn.gammas
+    hues = dict(zip(drawn.temperatures, itertools.cycle(HUES)))
     for (t, beta), gamma, y in zip(drawn.points, gammas, mean, strict=True):
         style = dict(ms=9, mfc="none", mew=1.8) if beta == 0 else dict(ms=6)
         label = f"$t={t:g}$" * (beta == 0)
-        ax.plot(gamma, y, "o", color=HUES[drawn.temperatures.index(t)], label=label, **style)
-    x = np.geomspace(gammas.min(), gammas.max(), 100)
-    ax.plot(x, drawn.curve(metric)(x), color=figures.GREY, lw=1.2, zorder=0)
-    if len(drawn.seeds) > 1:
+        ax.plot(gamma, y, "o", color=hues[t], label=label, **style)
+    if drawn.has_curve:
+        x = np.geomspace(gammas.min(), gammas.max(), 100)
+        ax.plot(x, drawn.curve(metric)(x), color=figures.GREY, lw=1.2, zorder=0)
+    if len(drawn.seeds) > 1 < len(gammas):
         ax.errorbar(1.1, mean.max(), drawn.noise(metric), color=figures.GREY, capsize=3)
         ax.text(1.25, mean.max(), "± one seed's\ndeviation", va="center", fontsize=9)
     ax.set_xlabel(r"sharpness $\gamma=(1+\beta)/t$")

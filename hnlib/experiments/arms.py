@@ -26,20 +26,27 @@ def merged(base: dict, more: dict) -> dict:
 
 
 def points(known, name: str, over: dict[str, list], **fields) -> list[tuple[str, dict]]:
-    """Return names and arms of a grid; a key that is no field of a run or an arm is an option."""
+    """Return names and arms of a grid; a key that is no field of a run or an arm is an option.
+
+    A name may also have the sharpness, ``{gamma:g}``, of its temperature and tilt.
+    """
     made = []
     for values in itertools.product(*over.values()):
         point = dict(zip(over, values))
+        sharpness = {}
+        if "{gamma" in name:
+            sharpness["gamma"] = (1 + point["beta"]) / point["temperature"]
         rest = {k: v for k, v in point.items() if k in known or k in SCHEMA}
         options = {k: v for k, v in point.items() if k not in rest}
         arm = merged(fields, rest | ({"options": options} if options else {}))
-        made.append((name.format(**point), arm))
+        made.append((name.format(**point, **sharpness), arm))
     return made
 
 
 def named(grid: dict) -> list[str]:
     """Return what a grid varies and its names say; only this can have other values."""
-    return [key for key in grid["over"] if re.search(rf"{{{key}[:}}]", grid["name"])]
+    said = grid["name"].replace("{gamma", "{temperature}{beta}{gamma")  # it says both
+    return [key for key in grid["over"] if re.search(rf"{{{key}[:}}]", said)]
 
 
 def varied(grids: Iterable[dict]) -> dict[str, list]:
@@ -171,10 +178,11 @@ def own(parameters: dict, taken: Iterable[str], fields: Iterable[str] = ()) -> d
     return parameters
 
 
-def of_file(path: str | Path) -> tuple[list[str], dict[str, dict]]:
+def of_file(path: str | Path, kind: str) -> tuple[list[str], dict[str, dict]]:
     """Run the file of a loss; return path and name in records, and an arm for each configuration.
 
-    The name has a digest of the file's code, so an edited file is another loss.
+    The name has a digest of the file's code, so an edited file is another loss. It knows no masks:
+    in retrieval it sees pairs alone, and other answers in the batch are negatives.
     """
     from hnlib.experiments import null_files
 
@@ -185,6 +193,8 @@ def of_file(path: str | Path) -> tuple[list[str], dict[str, dict]]:
     for options in loss.configurations:
         words = f"{loss.path.stem} {config.to_text(options)}".strip()
         arms[words] = {"method": loss.name, "options": options}
+        if kind == "retrieval":
+            arms[words]["pairs_only"] = True
     return [str(path), loss.name], arms
 
 

@@ -111,11 +111,11 @@ class Design:
         return self.blocks[block].get("primary", self.primary)
 
     def title(self, block: str) -> str:
-        """Return what tables call a block: if it is named after its data set, after that of now."""
-        of_file = self.fields | self.blocks[block]
-        kind, published = kinds.run_class(of_file["kind"]), of_file.get("dataset")
-        _, here = self.changed.get("dataset", (None, published))
-        return kind.dataset_title(here) if block == kind.dataset_title(published) else block
+        """Return what a block is called where it is shown: by its data, if these were changed."""
+        if "dataset" not in self.changed or "dataset" not in self.blocks[block]:
+            return block
+        kind = (self.fields | self.blocks[block])["kind"]
+        return kinds.run_class(kind).dataset_title(self.changed["dataset"][1])
 
     def secondary_metric(self, metric: str) -> str:
         """Return the metric that is shown beside the one that decides."""
@@ -308,7 +308,7 @@ def _load(names: list[str], small: bool, parameters: dict) -> list[Design]:
         known = set().union(*map(_options, every))
         making.check_options(known, given["options"])
     if "loss" in given:
-        given["loss"], own = making.of_file(given["loss"])
+        given["loss"], own = making.of_file(given["loss"], every[0].fields["kind"])
         given["add"] = making.own(given.get("add", {}), own) | own
     first, others = given, {key: value for key, value in given.items() if key not in ADDED}
     try:
@@ -365,13 +365,16 @@ def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
         return {k: v for k, v in given.items() if config.canonical(usual[k]) != config.canonical(v)}
 
     given = json.loads(parameters)
-    asked = (published.small if small else {}) | {key: given[key] for key in unusual(given)}
+    own_grid = given.get("grid", {})
+    of_small = {k: v for k, v in published.small.items() if small and k not in own_grid}
+    asked = of_small | {key: given[key] for key in unusual(given)}
     dataset = asked.get("dataset") or ""
     own = dataset.partition(":")[0] + ":"  # of your own data, such as folder:PATH
     fits = published.fits.get(dataset, published.fits.get(own, {}))
-    usual_here = published.fields | next(iter(published.blocks.values()))
+    first = next(iter(asked.get("blocks", published.blocks)))
+    usual_here = published.fields | published.blocks.get(first, {})
     if dataset:
-        kind = kinds.run_class(published.fields["kind"])
+        kind = kinds.run_class(usual_here["kind"])  # blocks may be of several
         fits = kind.fitting(dataset, usual_here | fits | asked) | fits
     changed = unusual(_in_blocks(published.blocks, fits | asked))
     if not changed:

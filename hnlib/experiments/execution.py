@@ -135,7 +135,10 @@ def _work(designs: Iterable[Design], device: str, engine) -> Plan:
 
 def _train(design: Design, until: float, **how) -> Found:
     if design.changed:
-        changes = (f"{k} = {config.to_text(new)}" for k, (_, new) in design.changed.items())
+        told = {key: new for key, (_, new) in design.changed.items()}
+        if "blocks" in told:
+            told["blocks"] = [design.title(block) for block in told["blocks"]]
+        changes = (f"{key} = {config.to_text(new)}" for key, new in told.items())
         here = ", ".join(changes)
         print(f"Not as published: {here}. What was found in the published runs is quoted.")
     _train_missing(design, until, **how)

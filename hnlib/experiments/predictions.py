@@ -183,9 +183,9 @@ class Level:
 
 
 def format_share(share) -> str:
-    """Format a share and its interval in percent: 97 % [93, 99]; a dash if it is not known."""
+    """Format a share and its interval in percent: 97 % [93, 99]; it may be unknown."""
     if math.isnan(share[0]):
-        return "–"
+        return "not known"
     return "{:.0f}\u00a0% [{:.0f}, {:.0f}]".format(*(100 * x for x in share))
 
 

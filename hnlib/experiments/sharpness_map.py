@@ -64,6 +64,11 @@ class Map:
         )
         return 100 * wide.reindex(self.points).to_numpy()
 
+    @property
+    def has_curve(self) -> bool:
+        """Whether there are more cells, and no fewer sharpnesses, than the curve has numbers."""
+        return len(self.points) > COEFFICIENTS <= len({*self.gammas.round(6)})
+
     def curve(self, metric: str | None = None):
         """Fit the means over seeds by a smooth function of γ."""
         return smooth(self.gammas, self.accuracy(metric).mean(1))
@@ -76,10 +81,11 @@ class Map:
         """Return the share of the variance between cells that a smooth function of γ explains.
 
         The noise of seeds is subtracted. The other two numbers are its 95 % interval, simulated
-        with normal errors around the means. Of a single seed, without noise, all are NaN.
+        with normal errors around the means. All are NaN where there is no curve, of equal
+        scores, and of a single seed, whose noise is not known.
         """
         accuracy, rng = self.accuracy(metric), np.random.default_rng(0)
-        if accuracy.shape[1] < 2:
+        if accuracy.shape[1] < 2 or not self.has_curve or not accuracy.mean(1).var():
             return math.nan, math.nan, math.nan
         noise = _noise(accuracy) * rng.standard_normal((400, *accuracy.shape))
         # the means bring noise of their own, so it is there twice
@@ -93,12 +99,17 @@ class Map:
         """Return which share of the variance between cells lies at the ends, and R² between them.
 
         The ends are the cells with γ below `low` or above `high`; R² is that of a parabola in log γ
-        over the others. `share` is high where the ends are far down, whatever happens between.
+        over the others. `share` is high where the ends are far down, whatever happens between. Of
+        equal scores a share is NaN, and R² of three cells or fewer, which a parabola goes through.
         """
         mean, gammas = self.accuracy().mean(1), self.gammas.round(6)
         middle = (low <= gammas) & (gammas <= high)
-        outside = ((mean[~middle] - mean.mean()) ** 2).sum() / len(mean) / mean.var()
-        return float(outside), parabola(gammas[middle], mean[middle]).r2
+        outside = explained = math.nan
+        if mean.var():
+            outside = float(((mean[~middle] - mean.mean()) ** 2).sum() / len(mean) / mean.var())
+        if middle.sum() > 3 and mean[middle].var():
+            explained = parabola(gammas[middle], mean[middle]).r2
+        return outside, explained
 
 
 @dataclass(frozen=True, eq=False)

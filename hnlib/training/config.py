@@ -236,8 +236,10 @@ class Configuration:
 
     @classmethod
     def dataset_title(cls, name: str) -> str:
-        """Return a data set as tables write it; your own by its name."""
-        return getattr(cls.datasets.get(name), "title", name)
+        """Return a data set as tables write it; your own by the name of its file or folder."""
+        _, own, path = name.partition(":")
+        short = Path(path.partition("@")[0]).stem if own else name
+        return getattr(cls.datasets.get(name), "title", short)
 
     @classmethod
     def fitting(cls, dataset: str, chosen: dict) -> dict:
