@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import os
 import re
 import secrets
 import struct
+import sys
+import sysconfig
 import tempfile
 import tomllib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.machinery import PathFinder
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
@@ -98,6 +102,35 @@ def _content(path: Path) -> str:
     stamps = {x: x.stat().st_mtime_ns for x in watched}
     _CONTENTS[path] = stamps, (digest := whole.hexdigest()[:8])
     return digest
+
+
+def named(path: Path) -> str:
+    """Return a file's stem and the digest of its code and of what it imports of its own."""
+    content = b"".join(sorted(_own_code(path.resolve())))
+    return f"{path.stem}-{hashlib.sha256(content).hexdigest()[:8]}"
+
+
+def _own_code(path: Path) -> Iterable[bytes]:
+    """Return a file and what it imports, directly or not, but for hnlib and what is installed."""
+    installed = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"))
+    places = [str(path.parent), *(x for x in sys.path if not any(part in x for part in installed))]
+    found, seen, left = {}, {"", "hnlib"}, [path]
+    while left:
+        if (file := left.pop()) in found:
+            continue
+        found[file] = file.read_bytes()
+        try:
+            nodes = [*ast.walk(ast.parse(found[file]))]
+        except (SyntaxError, ValueError):  # a template, or compiled
+            continue
+        names = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
+        names += [x.module or "" for x in nodes if isinstance(x, ast.ImportFrom) and not x.level]
+        new = {name.partition(".")[0] for name in names} - seen
+        seen |= new
+        for spec in filter(None, (PathFinder.find_spec(name, places) for name in new)):
+            for home in map(Path, spec.submodule_search_locations or [spec.origin]):
+                left += home.rglob("*.py") if home.is_dir() else [home]
+    return found.values()
 
 
 @functools.cache

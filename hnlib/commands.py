@@ -89,7 +89,8 @@ dry_run
     show the run and where its record goes
 """
 for kind in kinds.KINDS:
-    train.command(_train_command(kind), name=kind)
+    if kinds.run_class(kind).datasets:  # a task of your own has a command of its own, `null`
+        train.command(_train_command(kind), name=kind)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -241,7 +242,8 @@ def data(name: str | None = None, /, *, root: Path | None = None) -> None:
 
     from hnlib._files import data_folder
 
-    by_kind = {kind: kinds.run_class(kind).datasets for kind in kinds.KINDS}
+    every = {kind: kinds.run_class(kind).datasets for kind in kinds.KINDS}
+    by_kind = {kind: names for kind, names in every.items() if names}
     if name is None:
         for kind, names in by_kind.items():
             print(f"{kind:13}{', '.join(names)}")

@@ -73,7 +73,19 @@ def test_loudness_is_the_pull_on_the_positive():
 def test_learning_curves_show_the_loudness_of_softmaxes_and_sigmoids_over_similarities():
     loud = {name for name, entry in methods.CATALOGUE.items() if entry.loud}
     shown = {"simclr", "dcl", "focal", "siglip", "debiased", "hcl", "ot", "ot-semirelaxed", "adnce"}
-    assert loud == shown
+    quiet = {
+        "artanh",
+        "bpr",
+        "mw",
+        "soft-targets",
+        "mochi",
+        "bcl",
+        "bcl-ot",
+        "alpha-cl",
+        "chi2-dro",
+    }
+    quiet |= {"unremix", "unremix-printed", "scl", "h-scl", "h-scl-threshold", "supcon"}
+    assert shown <= loud and not loud & quiet and quiet < methods.CATALOGUE.keys()
     for name in loud:
         seen = diagnostics.loudness(methods.build(name), *views())
         assert 0 <= seen["loudness_low"] <= seen["loudness"] < 2

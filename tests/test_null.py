@@ -13,7 +13,8 @@ from scripts import ROOT
 from hnlib import experiments, methods
 from hnlib.experiments import comparisons, evidence, null, null_files, runner
 from hnlib.experiments.comparisons import Effect
-from hnlib.training import records
+from hnlib.own import data
+from hnlib.training import records, store
 from hnlib.training.config import Engine
 
 INFONCE = """
@@ -185,6 +186,11 @@ def test_a_record_of_another_version_is_not_written_over(file, tmp_path):
         null.null(str(path), out=tmp_path / "out")
 
 
+def test_a_task_is_a_python_file(tmp_path):
+    with pytest.raises(ValueError, match=r"task must end in \.py, got .*task\.txt"):
+        null.null("identity", task=tmp_path / "task.txt", out=tmp_path)
+
+
 def test_a_training_that_diverged_scores_zero(tmp_path, monkeypatch):
     one = task()
     scores = [np.full(5, 0.5), None, np.full(5, 0.7), np.full(5, 0.6)]
@@ -197,8 +203,13 @@ def test_a_training_that_diverged_scores_zero(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_task_of_ones_own_ends_with_a_verdict_and_is_resumed(file, tmp_path, monkeypatch, capsys):
     """Colder is better there, so one that N1's grid lacks beats it, and attempts are counted."""
-    monkeypatch.setattr(runner, "Engine", lambda **_: Engine())
+    here = lambda **_: Engine()  # noqa: E731
+    here.of = Engine.of
+    monkeypatch.setattr(runner, "Engine", here)
     monkeypatch.setattr(null, "SPLITS", 2)
+    few = replace(null.protocol(), seeds=null.protocol().seeds[:4])
+    monkeypatch.setattr(null, "protocol", lambda quick: few)
+    monkeypatch.setattr(null, "FRESH", 8)
     monkeypatch.setattr(evidence, "stages", lambda: {"one": torch.randn(2, 12, 48).numpy()})
     own, out = tmp_path / "my_task.py", tmp_path / "out"
     own.write_text(TASK)
@@ -223,7 +234,7 @@ def test_a_task_of_ones_own_ends_with_a_verdict_and_is_resumed(file, tmp_path, m
     fresh = {side: np.mean(seeds[0]) for side, seeds in one["fresh"].items()}
     assert fresh["ours"] - fresh["N1"] == pytest.approx(effect.difference, rel=0.2)
     assert record["sentence"].endswith("γ = 33.33: a temperature, on these embeddings.")
-    (scores,) = out.glob("runs/*.jsonl")
+    (scores,) = out.glob("runs/*.scores.jsonl")
     trained = scores.read_text()
     tried(colder)
     assert scores.read_text() == trained
@@ -232,44 +243,139 @@ def test_a_task_of_ones_own_ends_with_a_verdict_and_is_resumed(file, tmp_path, m
     assert one["effects"]["N1"]["verdict"] == "equivalent"  # N1 has it
 
 
-@pytest.mark.parametrize("returned", ["100 * z", "z.mean()"])
-def test_an_own_task_returns_shares_of_several_queries(tmp_path, returned):
-    path = tmp_path / "mine.py"
-    path.write_text(f"{TASK.replace('return (', 'z = (')}    return {returned}\n")
-    job = {"method": "simclr", "options": {"temperature": 0.5}, "lr": 0.1}, 3
-    with pytest.raises(ValueError, match="score from 0 to 1 for each of two or more"):
-        null_files.train_own(str(path), None, "", job)
+@pytest.fixture
+def own(tmp_path):
+    """own(text) makes a task of one's own whose file has that text, as `hnlib null` does."""
+
+    def make(text=TASK, loss=None, runs="runs", engine=Engine()):  # noqa: B008
+        path = tmp_path / "own.py"
+        path.write_text(text)
+        (tmp_path / runs).mkdir(exist_ok=True)
+        design = null.with_task(null.protocol(), path)
+        return null.Task(design, *design.blocks, loss, tmp_path / runs, engine, tmp_path)
+
+    return make
 
 
-def test_trainings_that_diverge_on_an_own_task_score_nothing(tmp_path):
-    """Others on the same task keep their scores, and so does who asks again."""
-    own, nan = tmp_path / "own.py", "    if lr > 0.3:\n        return [float('nan')]\n"
-    own.write_text(TASK.replace("    import", f"{nan}    import"))
-    one = null.OwnTask(null.protocol(), str(own), None, tmp_path, Engine())
-    setting = {"method": "simclr", "options": {"temperature": 0.5}}
+@pytest.fixture
+def noting(tmp_path):
+    """noting(lines) is the text of a task that notes its seeds, then runs lines; and the note."""
+    log = tmp_path / "trained"
+    noted = f"    open({str(log)!r}, 'a').write(f'{{seed}} ')\n"
+    return lambda lines="": TASK.replace("    import", f"{noted}{lines}    import"), log
+
+
+PLAIN = {"method": "simclr", "options": {"temperature": 0.5}, "lr": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        ("100 * z", "score from 0 to 1 for each of two or more"),
+        ("z.mean()", "score from 0 to 1 for each of two or more"),
+        ("z[: 20 + seed]", r"must have as many scores, got \[23, 24\]"),
+    ],
+)
+def test_an_own_task_returns_shares_of_always_the_same_queries(own, returned, words):
+    one = own(f"{TASK.replace('return (', 'z = (')}    return {returned}\n")
+    with pytest.raises(ValueError, match=words):
+        one.train([(PLAIN, 3)])
+        one.train([(PLAIN, 4)])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "    if lr > 0.3:\n        return [float('nan')]\n",
+        "    from hnlib.training.loop import Diverged\n\n"
+        "    if lr > 0.3:\n        raise Diverged('at step 1')\n",
+    ],
+)
+def test_trainings_that_diverge_on_an_own_task_score_nothing_and_are_recorded(own, noting, lines):
+    """Others on the same task keep their scores, and who asks again trains none anew."""
+    text, log = noting
     for _ in range(2):
-        diverged, fine = one.train([(setting | {"lr": lr}, 3) for lr in (0.4, 0.1)])
+        one = own(text(lines))
+        diverged, fine = one.train([(PLAIN | {"lr": lr}, 3) for lr in (0.4, 0.1)])
         assert diverged is None and fine.shape == (30,)
+    assert log.read_text() == "3 3 "
 
 
-def test_scores_of_an_own_task_that_were_torn_are_made_again(tmp_path):
+@pytest.mark.parametrize("torn", ["", ".scores"])
+def test_scores_of_an_own_task_that_were_torn_are_made_again(own, noting, torn):
     """A kill leaves an unfinished line: the second start writes after it, the third reads both."""
-    own, log = tmp_path / "own.py", tmp_path / "trained"
-    noted = f"    open({str(log)!r}, 'a').write(f'{{seed}} ')\n    import"
-    own.write_text(TASK.replace("    import", noted))
-    setting = {"method": "simclr", "options": {"temperature": 0.5}, "lr": 0.1}
+    text, log = noting
 
     def start():
-        one = null.OwnTask(null.protocol(), str(own), None, tmp_path, Engine())
-        return np.array(one.train([(setting, seed) for seed in (3, 4)]))
+        one = own(text())
+        return np.array(one.train([(PLAIN, seed) for seed in (3, 4)]))
 
     first = start()
-    (kept,) = tmp_path.glob("*.jsonl")
+    folder = own(text()).folder
+    lines, scores = (next(folder.glob(f"own-????????{x}.jsonl")) for x in ("", ".scores"))
+    kept = scores if torn else lines
+    if torn:  # a run's scores are written before its line
+        lines.write_bytes(lines.read_bytes().splitlines(keepends=True)[0])
     kept.write_bytes(kept.read_bytes()[:-20])
     for _ in range(2):
         with pytest.warns(UserWarning, match=rf"line 2 of {kept} cannot be read and is left out"):
             assert (start() == first).all()
     assert log.read_text() == "3 4 4 "
+
+
+@pytest.mark.parametrize("edited", ["own.py", "beside.py"])
+def test_an_own_task_that_was_edited_is_another(own, noting, tmp_path, edited):
+    """It trains anew, also where a file changed that it imports, and the old one stops."""
+    text, log = noting
+    text, beside = text("    import beside\n\n"), tmp_path / "beside.py"
+    beside.touch()
+    before = own(text)
+    before.train([(PLAIN, 3)])
+    if edited == beside.name:
+        beside.write_text("other = 1\n")
+    after = own(text + "# edited\n" * (edited == "own.py"))
+    data.load.cache_clear()  # as in another process
+    with pytest.raises(ValueError, match=r"own\.py was edited after its runs were planned"):
+        before.train([(PLAIN, 4)])
+    after.train([(PLAIN, 3)])
+    assert after.name != before.name and log.read_text() == "3 3 "
+
+
+def test_scores_of_an_own_task_are_records_that_are_read_once(own, monkeypatch):
+    """They are found like all others, and who asks for several reads their file once."""
+    one, read, entries = own(), [], store.entries
+    jobs = [(PLAIN, seed) for seed in (3, 4, 5)]
+    first = one.train(jobs)
+    monkeypatch.setattr(
+        store, "entries", lambda path, form: read.append(path) or entries(path, form)
+    )
+    again = own().train(jobs)
+    assert sum(path.name.endswith(".scores.jsonl") for path in read) == 1
+    np.testing.assert_array_equal(first, again)
+    frame = records.frame(one.folder).sort_values("seed")
+    assert [*frame.seed] == [3, 4, 5] and {*frame.kind} == {"own"}
+    np.testing.assert_allclose(frame.score, np.mean(first, axis=1))
+    assert {*frame.dataset} == {*frame.experiment} == {one.name}
+
+
+def test_the_kept_rates_of_an_own_task_estimate_its_time(own, monkeypatch, capsys):
+    one, append = own(), store.append
+    slow = lambda record, folder: append(record | {"seconds": 600}, folder)  # noqa: E731
+    monkeypatch.setattr(store, "append", slow)
+    one.train([(PLAIN, 3)])
+    one.train([(PLAIN, seed) for seed in (3, 4, 5)])
+    assert "2 of 3 trainings to do, about 10 min" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_two_processes_train_an_own_task_as_one_does(own, file):
+    """Also with a loss that each of them reads from its file."""
+    loss = null.read(file())
+    mine = {"method": loss.name, "options": {"t": 0.2}, "lr": 0.1}
+    jobs = [(setting, seed) for setting in (PLAIN, mine) for seed in (3, 4)]
+    two = own(loss=loss, engine=Engine(engine="processes", workers=2)).train(jobs)
+    np.testing.assert_array_equal(two, own(loss=loss, runs="others").train(jobs))
+    assert len({scores.tobytes() for scores in two}) == 4
 
 
 def test_a_single_configuration_chooses_with_the_choosing_seeds_alone():

@@ -28,7 +28,7 @@ BOUNDS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["depend
 LOSSES = {path.stem for path in (ROOT / "hnlib").glob("[!_]*.py")} - {"commands"}
 EXTRAS = {
     "": LOSSES,
-    "training": ["training", "experiments", "commands"],
+    "training": ["training", "own", "experiments", "commands"],
     "images": ["images"],
     "graphs": ["graphs"],
     "sentences": ["texts", "sentences"],

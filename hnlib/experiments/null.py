@@ -21,16 +21,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from cyclopts.types import ExistingFile, PositiveInt
-from pydantic_core import SchemaValidator
-from pydantic_core import core_schema as schema
-from tqdm import tqdm
 
 from hnlib import experiments
-from hnlib._files import write_atomically
+from hnlib._files import named, write_atomically
 from hnlib.experiments import comparisons, evidence, plans, runner, selection
 from hnlib.experiments.comparisons import Effect
-from hnlib.experiments.null_files import Loss, method_of, named, own_task, read, train_own
+from hnlib.experiments.null_files import Loss, method_of, read
 from hnlib.experiments.words import interval
+from hnlib.own.data import load
 from hnlib.profile import profile_loss, source, summary
 from hnlib.training import records, store
 from hnlib.training.config import canonical
@@ -53,10 +51,6 @@ WORDS = {
 }
 KEPT = ("difference", "between", "df", "family", "holm")  # of an effect, in a record
 Setting = dict  # fields of a run: method, options, lr
-#: A line of what is kept of an own task: a job, and its scores by query or null
-KEPT_SCORES = SchemaValidator(
-    schema.tuple_schema([store.TEXT, schema.nullable_schema(schema.list_schema(store.NUMBER))])
-)
 
 
 def protocol(quick: bool = False) -> experiments.Design:
@@ -76,11 +70,11 @@ class Task:
     data_root: Path | None = None
 
     def __post_init__(self):
-        self.block, fields = self.name, self.design.blocks[self.name]
+        fields = self.design.blocks[self.name]
         self.margin, self.fresh = fields["matters"], fields["fresh"]
         self.rates = _distinct(one["lr"] for one in self._family("N1"))
         self.ours = (str(self.loss.path), self.loss.name) if self.loss else (None, "")
-        self.diverged = 0
+        self.sizes, self.diverged = set(), 0
 
     def settings(self, family: str) -> list[Setting]:
         """Return the settings of a family's configurations, at all rates."""
@@ -95,14 +89,16 @@ class Task:
 
     def train(self, jobs: list[tuple[Setting, int]]) -> list[np.ndarray | None]:
         """Return the scores by query of settings and seeds, None where a training diverged."""
-        runs = [self.design.run(one, seed, self.block) for one, seed in jobs]
+        runs = [self.design.run(one, seed, self.name) for one, seed in jobs]
         keys = [records.key(run.configuration) for run in runs]
-        places = [records.tracked(), self.folder]
+        # the tracked records have none of a task of your own, and need not be there for it
+        is_own = self.design.fields["kind"] == "own"
+        places = [self.folder] if is_own else [records.tracked(), self.folder]
         found = functools.reduce(or_, (records.index_of(one).find(keys) for one in places))
 
         missing = {key: run for key, run in zip(keys, runs) if key not in found}
         hardware = records.environment()["hardware"]
-        times = [plans.cost(run, hardware).seconds or 0 for run in missing.values()]
+        times = [plans.cost(run, hardware, places).seconds or 0 for run in missing.values()]
         minutes = sum(times) / 60 / (self.engine.workers or 1)
         about = f", about {minutes:.0f} min" if minutes >= 1 else ""
         print(f"{self.name}: {len(missing)} of {len(keys)} trainings to do{about}", flush=True)
@@ -120,55 +116,46 @@ class Task:
             finished=finished,
             leave_out=(Diverged,),
         )
-        return [_scores(found[key][0], self.design.metric(self.block)) for key in keys]
+        scores = _scores([found[key][0] for key in keys], self.design.metric(self.name))
+        self.sizes |= {len(one) for one in scores if one is not None}
+        if len(self.sizes) > 1:
+            raise ValueError(
+                f"every training on {self.name} must have as many scores, got {sorted(self.sizes)}"
+            )
+        return scores
 
     def _family(self, name: str) -> list[Setting]:
-        arms = self.design.arms[self.block]
-        return [arms[one] for one in self.design.matching(f"{name} *", self.block)]
+        arms = self.design.arms[self.name]
+        return [arms[one] for one in self.design.matching(f"{name} *", self.name)]
 
 
-class OwnTask(Task):
-    """Your own task, whose `name` is a file (`null_files.own_task`); it keeps the scores."""
-
-    def __post_init__(self):
-        file, self.name = self.name, next(iter(self.design.blocks))  # lends its settings
-        super().__post_init__()
-        names = own_task(file)
-        self.file, self.name = file, named(Path(file))
-        self.rates, self.margin = [*names["RATES"]], float(names["MARGIN"])
-        self.fresh = FRESH
-
-    def train(self, jobs: list[tuple[Setting, int]]) -> list[np.ndarray | None]:
-        """Return the scores by query of settings and seeds, None where a training diverged."""
-        path = self.folder / f"{self.name}.jsonl"
-        found = dict(store.entries(path, KEPT_SCORES))
-        missing = {canonical(job): job for job in jobs if canonical(job) not in found}
-        one = functools.partial(train_own, self.file, *self.ours)
-        done = runner.spread(one, missing.values(), self.engine)
-        for job, scores in tqdm(done, total=len(missing), unit="run"):
-            if isinstance(scores, Exception):
-                raise scores
-            sizes = {len(one) for one in (*found.values(), scores) if one is not None}
-            if len(sizes) > 1:
-                raise ValueError(f"train of {self.file} must always return as many scores")
-            found[canonical(job)] = scores
-            store.write(path, [store.line_of([canonical(job), scores])])
-        scores = [found[canonical(job)] for job in jobs]
-        return [None if one is None else np.array(one) for one in scores]
+def with_task(design: experiments.Design, file: Path) -> experiments.Design:
+    """Return the protocol with your own task in place of its own, at each of that task's rates."""
+    name = named(file)
+    own, lent = load(name, file.parent), design.arms[next(iter(design.blocks))]
+    arms = {f"{arm} lr{lr}": one | {"lr": lr} for arm, one in lent.items() for lr in own["RATES"]}
+    block = {"experiment": name, "dataset": name, "primary": "score"}
+    block |= {"matters": float(own["MARGIN"]), "fresh": FRESH}
+    new = {"fields": {"kind": "own"}, "blocks": {name: block}, "arms": {name: arms}}
+    return replace(design, **new, changed={})
 
 
 def _distinct(values: Iterable) -> list:
     return [*dict.fromkeys(values)]
 
 
-def _scores(record, metric: str) -> np.ndarray | None:
-    """Return the scores of all held-out examples of a run, None if it diverged."""
-    if isinstance(record, Exception):
+def _scores(outcomes: list, metric: str) -> list[np.ndarray | None]:
+    """Return the scores of all held-out examples of each run, None of one that diverged."""
+    whole = iter(store.complete(one for one in outcomes if isinstance(one, dict)))
+    return [_scores_of(next(whole), metric) if isinstance(x, dict) else None for x in outcomes]
+
+
+def _scores_of(record: dict, metric: str) -> np.ndarray | None:
+    if record["metrics"][metric] is None:
         return None
-    (one,) = [record] if "correct" in record else store.complete([record])
-    counts = {"test_images": one.get("test_images") or 0}
-    counts["validation"] = one["configuration"].get("validation") or 0
-    rows = {"correct": [one["correct"]]} | {name: [count] for name, count in counts.items()}
+    counts = {"test_images": record.get("test_images") or 0}
+    counts["validation"] = record["configuration"].get("validation") or 0
+    rows = {"correct": [record["correct"]]} | {name: [count] for name, count in counts.items()}
     parts = [comparisons.by_example(rows, name) for name in (metric, f"{metric}_validation")]
     return np.hstack([1.0 * part[0] for part in parts if part is not None])
 
@@ -351,6 +338,10 @@ def null(
         raise ValueError(f"give FILE.py or one of {', '.join(CONTROLS)}, got {target}")
     if task and target == "labels":
         raise ValueError("a task of your own has no labels; the control needs banking or digits")
+    if task and task.suffix != ".py":
+        raise ValueError(f"the file of a task must end in .py, got {task}")
+    if task:
+        experiment, data_root = with_task(experiment, task), task.parent
     if unknown := sorted({*tasks} - {*experiment.blocks}):
         raise ValueError(f"tasks must be among {', '.join(experiment.blocks)}, got {unknown[0]}")
     loss = None if control else read(target)
@@ -364,11 +355,9 @@ def null(
     print(f"{name}, attempt {len(attempts)}; records go to {out}", flush=True)
     version, found = f"{VERSION}{' quick' * quick}", {}
     _refuse_other_version(out / name / "record.json", version)
-    compared = 1 if task else len(experiment.blocks)
     engine = runner.Engine(engine="processes", workers=processes)
-    kind, places = (OwnTask, [str(task)]) if task else (Task, tasks or experiment.blocks)
-    for place in places:
-        one = kind(experiment, place, loss, out / "runs", engine, data_root)
+    for place in tasks or experiment.blocks:
+        one = Task(experiment, place, loss, out / "runs", engine, data_root)
         sides, shift = _sides(one, target)
         count = sum(map(len, sides.values()))
         print(f"{one.name}: {count} settings, {len(experiment.seeds)} seeds choose", flush=True)
@@ -381,7 +370,7 @@ def null(
         except Exception as error:  # of a loss or a task that is not ours
             raise ValueError(f"{target}: {type(error).__name__}: {error}") from error
         found[one.name] = {
-            "effects": {"N1": compare(scores, compared, len(experiment.seeds))},
+            "effects": {"N1": compare(scores, len(experiment.blocks), len(experiment.seeds))},
             "margin": one.margin,
             "diverged": one.diverged,
             "chosen": {side: settings[:FINALISTS] for side, settings in chosen.items()},

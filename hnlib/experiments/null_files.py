@@ -1,28 +1,22 @@
-"""What `hnlib null` reads: the file of your loss, and that of your own task."""
+"""The file of your loss, as `hnlib null` and pages read it."""
 
 from __future__ import annotations
 
-import ast
 import copy
 import dataclasses
 import functools
-import hashlib
 import inspect
-import sys
-import sysconfig
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from importlib.machinery import PathFinder
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hnlib import methods
+from hnlib._files import named
 from hnlib.profile import configurations, run_file
 from hnlib.training.config import canonical
-from hnlib.training.loop import Diverged
 
 PROBE = 64  # pairs, and dimensions, with which a loss is tried: the smallest batch of the tasks
 
@@ -139,78 +133,3 @@ def _bind(called: Callable, batch: Tensor, options: dict) -> None:
             "no labels, which a temperature does not see, and no third input, because the "
             "negatives of a row are the other rows of b"
         ) from None
-
-
-def named(path: Path) -> str:
-    """Return a file's stem and the digest of its code and of what it imports of its own."""
-    content = b"".join(sorted(_own_code(path.resolve())))
-    return f"{path.stem}-{hashlib.sha256(content).hexdigest()[:8]}"
-
-
-def _own_code(path: Path) -> Iterable[bytes]:
-    """Return a file and what it imports, directly or not, but for hnlib and what is installed."""
-    installed = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"))
-    places = [str(path.parent), *(x for x in sys.path if not any(part in x for part in installed))]
-    found, seen, left = {}, {"", "hnlib"}, [path]
-    while left:
-        if (file := left.pop()) in found:
-            continue
-        found[file] = file.read_bytes()
-        try:
-            nodes = [*ast.walk(ast.parse(found[file]))]
-        except (SyntaxError, ValueError):  # a template, or compiled
-            continue
-        names = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
-        names += [x.module or "" for x in nodes if isinstance(x, ast.ImportFrom) and not x.level]
-        new = {name.partition(".")[0] for name in names} - seen
-        seen |= new
-        for spec in filter(None, (PathFinder.find_spec(name, places) for name in new)):
-            for home in map(Path, spec.submodule_search_locations or [spec.origin]):
-                left += home.rglob("*.py") if home.is_dir() else [home]
-    return found.values()
-
-
-@functools.cache
-def own_task(path: str) -> dict:
-    """Run the file of a task and return its names.
-
-    ``train(loss, options, lr, steps, seed)`` trains an encoder and returns the scores of the test
-    queries, from 0 to 1, or NaN if it diverged; ``loss(a, b, **options)`` is a module, and its
-    parameters are to be trained, too. ``RATES`` are the learning rates, ``STEPS`` is handed over,
-    and ``MARGIN`` is the difference in points that would matter. Raises ValueError if one is
-    missing.
-    """
-    names = run_file(path)
-    for name in ("train", "RATES", "STEPS", "MARGIN"):
-        if name not in names:
-            raise ValueError(f"{path} must define {name}; see `hnlib null --help`")
-    if not isinstance(names["RATES"], list | tuple) or not names["RATES"] or names["MARGIN"] <= 0:
-        raise ValueError(f"{path} must define RATES as a list of numbers, and MARGIN above 0")
-    return names
-
-
-def train_own(task: str, path: str | None, name: str, job: tuple[dict, int]) -> list[float] | None:
-    """Return the scores of the test queries after one training on your own task.
-
-    None if it diverged: it raised `Diverged`, or no score is a number.
-    """
-    setting, seed = job
-    method, options = setting["method"], setting["options"]
-    if path is not None and method == name:
-        loss = _own(path, name).method(options)
-    else:
-        loss = Given(methods.build(method, **options).pairs, method, {})
-    names = own_task(task)
-    try:
-        scores = names["train"](loss, options, setting["lr"], names["STEPS"], seed)
-    except Diverged:
-        return None
-    scores = torch.as_tensor(scores, dtype=torch.float64).flatten()
-    if len(scores) and scores.isnan().all():
-        return None
-    if len(scores) < 2 or not (scores.min() >= 0 and scores.max() <= 1):
-        raise ValueError(
-            f"train of {task} must return a score from 0 to 1 for each of two or more test "
-            f"queries, got {scores[:3].tolist()}"
-        )
-    return scores.tolist()

@@ -10,6 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from hnlib.experiments.design import Design
@@ -31,13 +32,14 @@ class Cost(NamedTuple):
     machine: str | None
 
 
-def cost(run, hardware: dict) -> Cost:
+def cost(run, hardware: dict, folders: Iterable[Path] | None = None) -> Cost:
     """Return about what a run takes on some hardware, as `records.environment` describes it.
 
+    Rates are those of the records in `folders`, by default the tracked ones and your runs'.
     If only other sizes of the same data are recorded, seconds are taken to grow with the size.
     """
     chosen, here = run.configuration, machine(hardware)
-    folders = (records.tracked(), records.default_folder())
+    folders = folders or (records.tracked(), records.default_folder())
     indices = (records.index_of(one) for one in folders if one.exists())
     alike = [
         (one, ratio)
@@ -52,10 +54,10 @@ def cost(run, hardware: dict) -> Cost:
         return _by_speed(run, hardware)
     pace = statistics.median(one.pace * ratio for one, ratio in own or alike)
     peaks = [
-        one.memory for one, _ in alike if one.memory and one.batch_size == chosen["batch_size"]
+        one.memory for one, _ in alike if one.memory and one.batch_size == chosen.get("batch_size")
     ]
     made = Counter(machine(one.hardware) for one, _ in own or alike).most_common(1)[0][0]
-    seconds = pace * (chosen["epochs"] or 1)
+    seconds = pace * (chosen.get("epochs") or 1)
     return Cost(seconds, max(peaks, default=None), "this machine" if own else made)
 
 

@@ -16,6 +16,7 @@ KINDS = {
     "graphs": "hnlib.graphs",
     "sentences": "hnlib.sentences",
     "retrieval": "hnlib.retrieval",
+    "own": "hnlib.own",
 }
 #: The kind of a record of costs and the like, which is of no run
 MEASUREMENT = "measurement"
