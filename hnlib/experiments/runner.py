@@ -50,14 +50,14 @@ def _processes(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[t
         others = multiprocessing.active_children()
         with _ctrl_c_waits():  # a worker inherits that, until it can be interrupted
             running = {pool.submit(_work, function, job): job for job in jobs}
-        workers = [one for one in multiprocessing.active_children() if one not in others]
+        workers = [one.pid for one in multiprocessing.active_children() if one not in others]
         try:
             for ended in as_completed(running):
                 yield running[ended], ended.exception() or ended.result()
         except BaseException:
-            for worker in workers if POSIX else ():  # elsewhere that would kill it
+            for pid in filter(None, workers if POSIX else ()):  # elsewhere that would kill it
                 with suppress(OSError):
-                    os.kill(worker.pid, signal.SIGINT)
+                    os.kill(pid, signal.SIGINT)
             pool.shutdown(cancel_futures=True)
             raise
 

@@ -52,5 +52,5 @@ def kernel_interrupted() -> Iterator[dict]:
         except Exception as error:
             if not asked:
                 raise
-            said = error.evalue if getattr(error, "ename", None) == "Interrupted" else ""
-            raise KeyboardInterrupt(said) from None
+            told = getattr(error, "ename", None) == "Interrupted"
+            raise KeyboardInterrupt(getattr(error, "evalue", "") if told else "") from None
