@@ -88,8 +88,8 @@ def added(found, temperatures: str) -> Table | None:
         gains = experiments.effects(found, {x: (x, base) for x in names}, metric, blocks=[block])
         for name, gain in zip([base, *names], [None, *gains.values()]):
             row = {"": name, metric: percent(found.group(name, block)[metric])}
-            row |= {"over the best temperature": interval(gain) if gain else DASH}
-            rows.append(({"block": block} if len(design.blocks) > 1 else {}) | row)
+            row |= {"over the best temperature": interval(gain) if gain else ""}
+            rows.append(({"block": design.title(block)} if len(design.blocks) > 1 else {}) | row)
     return (
         table(rows, caption="Your arms; 95 % intervals of a block hold together.") if rows else None
     )
