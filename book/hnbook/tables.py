@@ -101,14 +101,14 @@ def added(found, temperatures: str) -> Table | None:
         for name, gain in zip([base, *names], [None, *gains.values()]):
             row = {"": name, "γ": _sharpness(found, name, block)}
             row[metric] = percent(found.group(name, block)[metric])
-            row |= {"over the best temperature": interval(gain) if gain else DASH}
+            row |= {"over the best temperature": interval(gain) if gain else ""}
             rows.append(({"block": design.title(block)} if len(design.blocks) > 1 else {}) | row)
     caption = "Your arms; γ by hnlib profile; 95 % intervals of a block hold together."
     return table(rows, caption=caption) if rows else None
 
 
 def _sharpness(found, name: str, block: str) -> str:
-    """Return the γ of an arm's loss on the recorded batches, a dash where the profile has none."""
+    """Return the γ of an arm's loss on the recorded batches, nothing where the profile has none."""
     run = found.run(name, found.design.seeds[0], block)
     own = null_files.method_of(*found.design.given.get("loss", (None, "")), run)
     if own:
@@ -119,5 +119,5 @@ def _sharpness(found, name: str, block: str) -> str:
         batches = [torch.from_numpy(z) for z in evidence.stages().values()]
         said = summary([profile_loss(loss, *z, pairs=z.shape[1]) for z in batches])
     except (ValueError, TypeError):  # it wants labels, classes, or more than pairs
-        return DASH
-    return said.partition(":")[0].removeprefix("γ = ") if said.startswith("γ") else DASH
+        return ""
+    return said.partition(":")[0].removeprefix("γ = ") if said.startswith("γ") else ""
