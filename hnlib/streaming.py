@@ -139,17 +139,17 @@ class streamed:
         check_pairs(queries, keys)
         n, m = len(queries), len(keys)
         queries, keys = in_one_precision(queries, keys)
-        ends = _Rows.of(queries, "of the queries"), _Rows.of(keys, "of the keys")
+        own, others = _Rows.of(queries, "of the queries"), _Rows.of(keys, "of the keys")
         for name, mask in (("positives", positives), ("excluded", excluded)):
             if mask is not None:
                 _checks.mask(name, mask, torch.empty(n, m, device="meta"))
         y = None if labels is None else _checks.labels(labels, m, "keys").to(keys.device)
         if not both:
-            return self._of_queries(*ends, positives, y, excluded)
+            return self._of_queries(own, others, positives, y, excluded)
         check_reversible(n, m, labels)
         turned = [None if mask is None else mask.T for mask in (positives, excluded)]
-        there = self._of_queries(*ends, positives, None, excluded)
-        return (there + self._of_queries(*ends[::-1], turned[0], None, turned[1])) / 2
+        there = self._of_queries(own, others, positives, None, excluded)
+        return (there + self._of_queries(others, own, turned[0], None, turned[1])) / 2
 
     def _of_queries(
         self,

@@ -177,7 +177,8 @@ def _parts(column: dict[str, Tensor], size: int) -> list[dict[str, Tensor]]:
         shown = ", ".join(f"{k} {list(x.shape)}" for k, x in by_row.items())
         rule = "features must have a row for each text, or leave out mini_batch_size"
         raise ValueError(f"{rule}, got {shown}")
-    return [column | {k: x[i : i + size] for k, x in by_row.items()} for i in range(0, *rows, size)]
+    starts = range(0, rows.pop(), size)
+    return [column | {k: x[i : i + size] for k, x in by_row.items()} for i in starts]
 
 
 def watch(loss: nn.Module, every: int = 1000) -> nn.Module:
