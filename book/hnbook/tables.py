@@ -110,7 +110,8 @@ def added(found, temperatures: str) -> Table | None:
 def _sharpness(found, name: str, block: str) -> str:
     """Return the γ of an arm's loss on the recorded batches, nothing where the profile has none."""
     run = found.run(name, found.design.seeds[0], block)
-    own = null_files.method_of(*found.design.given.get("loss", (None, "")), run)
+    path, own_name = found.design.given.get("loss", (None, ""))
+    own = null_files.method_of(path, own_name, run)
     if own:
         loss = partial(own.function, **own.passed)
     else:
