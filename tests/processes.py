@@ -3,10 +3,11 @@
 import os
 import subprocess
 import sys
-
-from scripts import ROOT
+from pathlib import Path
 
 from hnlib import _files
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def printed_by(code):

@@ -28,6 +28,7 @@ PRINTED = {
 EVERY = sorted({line for lines in PRINTED.values() for line in lines})
 #: Those of `hnlib` with arguments, of which each is taken at least.
 TAKEN = [x for x in EVERY if x.startswith("hnlib ") and len(x.split()) > 2 and "…" not in x]
+TAKEN = [x for x in TAKEN if x not in ("hnlib results --add", "hnlib train rows")]  # only named
 PIP = r"pip install .*(hnlib|-e ).*"
 
 #: Commands → the file that executes them, with their size reduced, and a word of it. The first
@@ -55,7 +56,8 @@ EXECUTED = {
     r"make device": (".github/workflows/book.yml", "make device"),
     r"make wheel": (".github/workflows/release.yml", "make wheel"),
     r"bash \.ci/run": (".github/workflows/book.yml", "bash .ci/run"),
-    r"make (lint|test|book|small|pdf|pages|mutants)": (".ci/run", "make mutants"),
+    r"make (lint|test|book|small|beside|pdf|pages|mutants)": (".ci/run", "make mutants"),
+    r"PYTHONPATH=book \S+ -m builder beside .*": (".ci/run", "make beside"),
     r"make environment": ("Makefile", "test: $(READY)"),  # the first step of all others
 }
 #: Commands → why nothing executes them.

@@ -15,7 +15,11 @@ from hnlib.notebooks import execute
 from hnlib.training import kinds
 
 ROOT = Path(__file__).resolve().parents[1]
-REGISTRIES = {kind: import_module(f"{name}.registry") for kind, name in kinds.KINDS.items()}
+REGISTRIES = {
+    kind: import_module(f"{name}.registry")
+    for kind, name in kinds.KINDS.items()
+    if kinds.run_class(kind).datasets  # a task of your own is a file
+}
 NEW = {
     "images": ("New: 6 + 3 images of 4×4, 2 classes", dict(size=4, channels=3, train=6, test=3)),
     "graphs": ("New: 6 graphs, 2 classes", dict(graphs=6)),
@@ -161,6 +165,7 @@ def test_a_page_names_data_sets_and_encoders_that_there_are(page, parameter):
     }
     said = comment(page, parameter)
     registries = {"dataset": lambda one: one.datasets, "encoder": lambda one: one.encoders}
+    classes = classes or {kinds.run_class("images")}  # a page that trains by itself
     entries = {k: v for one in classes for k, v in registries[parameter](one).items()}
     names = {*entries} | ({x for one in classes for x in one.own_datasets})
     word = r"[\w-]+(?::PATH)?"

@@ -10,10 +10,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from hnlib import methods
 from hnlib.images import _torchvision  # noqa: F401, which transformers imports: see there
-from hnlib.retrieval import data
 from hnlib.retrieval.config import RetrievalRun
 from hnlib.retrieval.task import Task
 from hnlib.texts.evaluation import embed, spearman
+from hnlib.texts.tokens import texts as tokens_of
 from hnlib.training.checkpoint import Checkpoint
 from hnlib.training.config import Execution
 from hnlib.training.loop import Loop, launch
@@ -74,7 +74,7 @@ def test_embeddings_are_those_of_sentence_transformers(kind, tmp_path):
     texts = [*task.collection.documents[:50], "one", "a few"]  # of several lengths, some cut
     theirs = SentenceTransformer(str(tmp_path), device="cpu").eval()  # its pooling is the mean
     expected = theirs.encode(texts, convert_to_tensor=True)
-    tokens = data.sentences.texts("some", texts, task.texts.tokenizer)
+    tokens = tokens_of("some", texts, task.texts.tokenizer)
     ours = embed(encoder, tokens, 512)
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
     cut = embed(encoder, tokens, 23)  # the control: texts of 24 tokens lack the last one

@@ -252,8 +252,7 @@ def execute(
                 shutdown_kernel="immediate",
                 extra_arguments=["--log-level=50"],
                 resources={"metadata": {"path": str(root())}},
-                **passed_on,
-                **options,
+                **passed_on | options,
             )
     except KeyboardInterrupt:
         failed.unlink(missing_ok=True)

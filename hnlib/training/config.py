@@ -219,6 +219,8 @@ class Configuration:
         for name, condition in self.requires.items():
             if not self.applies(name) and getattr(self, name) != defaults(type(self))[name]:
                 other, *allowed = condition
+                if other == "encoder" and self.encoders:  # the first mistake is named
+                    check_choice(other, self.encoder, self.encoders)
                 needed = filter(None, [other, " or ".join(allowed)])
                 raise ValueError(f"{name} requires {'='.join(needed)}")
 
