@@ -53,11 +53,12 @@ EXECUTED = {
     ),
     r"\.venv/bin/python -c .*": ("tests/test_contributing.py", "exec(PRINTED"),
     r"python -m tests\.simulated_device .*": ("Makefile", "-m tests.simulated_device"),
+    r"make beside": (".github/workflows/book.yml", "make beside"),
     r"make device": (".github/workflows/book.yml", "make device"),
     r"make wheel": (".github/workflows/release.yml", "make wheel"),
     r"bash \.ci/run": (".github/workflows/book.yml", "bash .ci/run"),
-    r"make (lint|test|book|small|beside|pdf|pages|mutants)": (".ci/run", "make mutants"),
-    r"PYTHONPATH=book \S+ -m builder beside .*": (".ci/run", "make beside"),
+    r"make (lint|test|book|small|pdf|pages|mutants)": (".ci/run", "make mutants"),
+    r"PYTHONPATH=book \S+ -m builder beside .*": (".github/workflows/book.yml", "make beside"),
     r"make environment": ("Makefile", "test: $(READY)"),  # the first step of all others
 }
 #: Commands → why nothing executes them.
