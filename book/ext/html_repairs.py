@@ -114,7 +114,8 @@ def twins(notebook: str) -> set[str]:
     tag = "static-of-picture"
     cells = json.loads(notebook)["cells"] if tag in notebook else []
     tagged = [cell["metadata"] for cell in cells if tag in cell["metadata"].get("tags", ())]
-    return {one["mystnb"]["figure"]["name"] for one in tagged}
+    figures = (one.get("mystnb", {}).get("figure", {}) for one in tagged)
+    return {figure["name"] for figure in figures if figure}
 
 
 def number_figures(app, env):
