@@ -220,7 +220,7 @@ class Configuration:
             if not self.applies(name) and getattr(self, name) != defaults(type(self))[name]:
                 other, *allowed = condition
                 if other == "encoder" and self.encoders:  # the first mistake is named
-                    check_choice(other, self.encoder, self.encoders)
+                    check_choice(other, getattr(self, other), self.encoders)
                 needed = filter(None, [other, " or ".join(allowed)])
                 raise ValueError(f"{name} requires {'='.join(needed)}")
 
