@@ -39,7 +39,7 @@ def describe(app, pagename, templatename, context, doctree):
 
 def show_foot(app, pagename, templatename, context, doctree):
     """Say at a page's foot which version it is, under which licence, and how to cite it."""
-    cite = html.escape(context["pathto"]("book/references"))
+    cite = html.escape(context["pathto"]("book/references").rstrip("#"))  # that of itself is "#"
     context["theme_extra_footer"] = (
         f"Version {hnlib.__version__}. Code and text: MIT licence. "
         f'<a href="{cite}#how-to-cite">How to cite</a>'
