@@ -388,8 +388,18 @@ def test_a_night_answers_with_whole_seeds(checkout, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "minutes have passed: 1 of 2 seeds are whole, and 3 runs are left" in said
     assert "a further hour makes it 2; the same call goes on from there" in said
+    experiments.train(small[0], device="cpu")  # of which nothing is left to cut
+    whole = experiments.train_all(small, minutes=1 / 60, device="cpu")
+    assert [one.design.seeds for one in whole] == [(5, 6), (7,)]
     whole = experiments.train_all(small, minutes=10, device="cpu")
     assert [one.design for one in whole] == small
+
+
+def test_minutes_train_no_run_of_a_closed_experiment(checkout):
+    path = checkout / "book/results/experiments/choice.toml"
+    path.write_text('closed = "enough is known"\n' + CHOICE)
+    found = experiments.train(experiments.load("choice"), minutes=10, device="cpu")
+    assert any(found.missing()) and not store.read(records.default_folder())
 
 
 def scores(folder):

@@ -78,15 +78,15 @@ def train_all(designs: Iterable[Design], *, minutes: float | None = None, **how)
         raise Planned(str(work))
     if any(one.changed for one in designs) or (work.left and "HNLIB_RECALL" not in os.environ):
         print(work)
-    if minutes:
+    if minutes and "HNLIB_RECALL" not in os.environ:
         designs = _whole(designs, minutes, **how)
-    return [_train(one, math.inf, **how) for one in designs]
+    return [_train(one, **how) for one in designs]
 
 
 def _whole(designs: list[Design], minutes: float, **how) -> list[Design]:
     """Train designs seed by seed for some minutes; return them with the seeds that are whole.
 
-    Raises ValueError if no seed is whole by then.
+    Those of which nothing is left to train keep all. Raises ValueError if no seed is whole by then.
     """
     end, most = time.time() + 60 * minutes, max(len(one.seeds) for one in designs)
     whole = []
@@ -100,9 +100,14 @@ def _whole(designs: list[Design], minutes: float, **how) -> list[Design]:
             if not whole:
                 raise ValueError(said) from None
             print(said)
-            break
+            return [one if _is_over(one) else part for one, part in zip(designs, whole)]
         whole = these
     return whole
+
+
+def _is_over(design: Design) -> bool:
+    """Return whether no run of a design is left to train."""
+    return bool(design.closed) or not any(found(design).missing())
 
 
 def _left(designs: list[Design], whole: int, how: dict) -> str:
@@ -133,7 +138,7 @@ def _work(designs: Iterable[Design], device: str, engine) -> Plan:
     return plan(*every, device=device, engine=engine)
 
 
-def _train(design: Design, until: float, **how) -> Found:
+def _train(design: Design, **how) -> Found:
     if design.changed:
         told = {key: new for key, (_, new) in design.changed.items()}
         if "blocks" in told:
@@ -141,7 +146,7 @@ def _train(design: Design, until: float, **how) -> Found:
         changes = (f"{key} = {config.to_text(new)}" for key, new in told.items())
         here = ", ".join(changes)
         print(f"Not as published: {here}. What was found in the published runs is quoted.")
-    _train_missing(design, until, **how)
+    _train_missing(design, math.inf, **how)
     for other in design.choosers():
         _made(found(other))
     print(_made(found(design)))
@@ -151,7 +156,7 @@ def _train(design: Design, until: float, **how) -> Found:
 def _train_missing(design: Design, until: float, **how) -> None:
     if "loss" in design.given:
         how["method"] = functools.partial(method_of, *design.given["loss"])
-    if not design.changed and (design.closed or "HNLIB_RECALL" in os.environ):
+    if design.closed or (not design.changed and "HNLIB_RECALL" in os.environ):
         return
     for other in design.choosers():
         if any(found(other).missing()):
