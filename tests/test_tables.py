@@ -39,3 +39,11 @@ def test_a_difference_stands_with_or_without_its_interval():
     assert tables.difference(one) == "−1.2" and tables.interval(one).startswith("−1.2\u00a0[−1.")
     assert tables.difference({"static": one, "random": one}) == "−1.2 (static) and −1.2 (random)"
     assert tables.difference(Effect(-0.01, 0.2, 5, "")) == "+0.0"
+
+
+def test_an_interval_shows_the_signs_of_its_ends_and_the_effect_between_them():
+    text = lambda *x: tables.interval(Effect(*x, "these images")).replace("\u00a0", " ")  # noqa: E731
+    assert text(0.02, 0.004, 95) == "+0.02 [+0.01, +0.03]"
+    assert text(-0.02, 0.004, 95) == "\u22120.02 [\u22120.03, \u22120.01]"
+    assert text(0.05, 0.004, 95) == "+0.1 [+0.04, +0.1]"
+    assert text(-0.02, 0.004, 0) == "+0.0"

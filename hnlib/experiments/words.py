@@ -38,11 +38,16 @@ def percent(shares) -> str:
 def interval(effect: Effect) -> str:
     """Return an effect in points and its 95 % interval, as +1.7 [+0.6, +2.8].
 
-    One seed has no interval. An end that rounds to zero gets a second digit, which shows its sign.
+    One seed has no interval. An end that rounds to zero gets a second digit, which shows its sign,
+    and so does the effect where both ends do.
     """
-    low, high = (f"{x:+z.{1 + (abs(x) < 0.05)}f}" for x in (effect.low, effect.high))
-    ends = f"\u00a0[{low},\u00a0{high}]" if effect.df else ""
-    return difference(effect) + ends.replace("-", "\u2212")
+    ends = (effect.low, effect.high)
+    low, high = (f"{x:+z.{1 + (abs(x) < 0.05)}f}" for x in ends)
+    if not effect.df:
+        return difference(effect)
+    digits = 1 + (max(map(abs, ends)) < 0.05)
+    shown = f"{effect.difference:+z.{digits}f}\u00a0[{low},\u00a0{high}]"
+    return shown.replace("-", "\u2212")
 
 
 def difference(found: Effect | dict[str, Effect]) -> str:
