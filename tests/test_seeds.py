@@ -69,6 +69,30 @@ def test_seeds_are_how_many_or_which():
             experiments.load("map", seeds=wrong)
 
 
+SMALL = [name for name in experiments.names() if experiments.load(name).small]
+
+
+@pytest.mark.parametrize("draw", range(20))
+def test_what_is_typed_wins_over_small_or_is_refused(draw):
+    """Also where it is the published value, and over what fits the data set of `small`."""
+    rng = np.random.default_rng(draw)
+    name = str(rng.choice(SMALL))
+    published = experiments.load(name)
+    fields = published.fields | {"seeds": len(published.seeds)}
+    of_arms = {key for arms in published.arms.values() for arm in arms.values() for key in arm}
+    apart = of_arms | {key for block in published.blocks.values() for key in block}
+    plain = [k for k, v in fields.items() if isinstance(v, int | float | str) and k not in apart]
+    typed = {k: fields[k] for k in plain if rng.integers(2) and k not in ("kind", "experiment")}
+    try:
+        design = experiments.load(name, small=True, **typed)
+    except ValueError as refused:
+        assert "digits has 1,437 training images" in str(refused)
+        return
+    assert len(design.seeds) == typed.pop("seeds", len(design.seeds))
+    for *_, run in design.runs():
+        assert {key: getattr(run, key) for key in typed} == typed
+
+
 def test_the_published_number_of_seeds_is_the_published_experiment():
     assert experiments.load("map", seeds=3) is experiments.load("map")
 
