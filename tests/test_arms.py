@@ -84,7 +84,6 @@ def drawn(rng, values):
     return [*some, *(one for one in near if one not in some)] or values[:1]
 
 
-@pytest.mark.filterwarnings("ignore:seeds=")
 @pytest.mark.parametrize("draw", range(40))
 def test_a_run_is_what_the_name_of_its_arm_says_at_random_grids(draw):
     """Each name is a template with values, and these are the run's. What no grid makes stays.

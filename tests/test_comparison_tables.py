@@ -7,7 +7,9 @@ import pandas as pd
 import pytest
 
 from hnbook.comparison_tables import READOUTS, OneVariance
-from hnlib.experiments import comparisons
+from hnlib import experiments
+from hnlib.experiments import compared, comparisons
+from hnlib.experiments.words import DASH, interval
 
 
 def groups(gains):
@@ -21,17 +23,52 @@ def groups(gains):
     return found
 
 
+def recorded(arms):
+    """Return what stands for the records of arms."""
+    design = SimpleNamespace(name="table", names=lambda block: [*arms], title=lambda block: block)
+    return SimpleNamespace(design=design, group=lambda arm, block: arms[arm])
+
+
+@pytest.fixture(autouse=True)
+def nothing_compared(monkeypatch):
+    monkeypatch.setattr(compared, "MADE", {})
+
+
 def test_pooled_as_the_family_of_all_settings():
     """Against one base it is `comparisons.family(pooled=True)`; an absent group is left out."""
     base, *others = settings = groups([0, 0, 1, 2])
     arms = {str(k): group for k, group in enumerate(settings)} | {"absent": base.iloc[:0]}
-    runs = SimpleNamespace(group=lambda arm, block: arms[arm])
-    pairs = {arm: (arm, "0") for arm in ("1", "2", "3", "absent")}
+    runs = recorded(arms)
+    pairs = {arm: (arm, "0") for arm in ("1", "2", "3", "absent", "unknown")}
     found = OneVariance(runs, pairs, "0123").effects("linear")
     alone = [comparisons.between(group, base) for group in others]
     for ours, theirs in zip(found.values(), comparisons.family(alone, pooled=True), strict=True):
         assert ours.df == theirs.df == 6 and ours.between != pytest.approx(alone[0].between)
         for name in ("p", "low", "high"):
             assert getattr(ours, name) == pytest.approx(getattr(theirs, name))
-    arms = {arm: group.iloc[:1] for arm, group in arms.items()}  # a page at one seed
-    assert all(x.df == 0 for x in OneVariance(runs, pairs, "0123").effects("linear").values())
+    runs = recorded({arm: group.iloc[:1] for arm, group in arms.items()})  # a page at one seed
+    few = OneVariance(runs, pairs, "0123").effects("linear")
+    assert len(few) == 3 and all(x.df == 0 for x in few.values())
+
+
+@pytest.mark.parametrize("pool", [None, "012"])
+def test_yours_stand_beside_the_published(pool, monkeypatch):
+    """With the variance of all published arms, by default; a pool that is named keeps its arms."""
+    here, published = groups([0, 0, 1]), groups([0, 2, -1, 5])
+    of_page = {str(k): rows.iloc[:2] for k, rows in enumerate(here)} | {"mine": here[2].iloc[:2]}
+    of_book = {str(k): rows for k, rows in enumerate(published)}
+    monkeypatch.setattr(compared, "recorded", lambda name: recorded(of_book))
+    pairs = {"one": ("1", "0"), "two": ("2", "1"), "own": ("mine", "0")}
+    book = {words: pairs[words] for words in ("one", "two")}
+    theirs = OneVariance(recorded(of_book), book, pool).effects("knn")
+    near = OneVariance(recorded(of_book), book, "0123" if pool else "012").effects("knn")
+    compared.MADE.clear()
+    ours = OneVariance(recorded(of_page), pairs, pool).effects("knn")
+    rows = experiments.beside().to_dict("records")
+    assert [row["effect, here"] for row in rows] == [*map(interval, ours.values())]
+    assert [row["effect, published"] for row in rows] == [*map(interval, theirs.values()), DASH]
+    assert [*map(interval, theirs.values())] != [*map(interval, near.values())]
+
+
+def test_a_page_without_comparisons_says_so():
+    assert "compares no two arms" in experiments.beside().data

@@ -143,3 +143,24 @@ def test_a_bad_value_is_refused_by_the_cell_that_loads_in_one_sentence(page, mon
             with pytest.raises(ValueError, match=r"\w") as found:
                 designs(page, monkeypatch, **{name: value})
             assert "\n" not in str(found.value) and len(str(found.value)) < 400, found.value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "given", "kept"),
+    [
+        (
+            "hardness-or-temperature",
+            {"arms": ["t0.1*", "t0.25"]},
+            {"arms": ["t0.[12]*", "released", "temperature"]},
+        ),
+        ("how-hard", {"grid": {"beta": [0, 4]}}, {"grid": {"beta": [0, 4, 9]}}),
+        ("images", {"grid": {"method": ["dcl"]}}, {"grid": {"method": ["dcl", "simclr"]}}),
+    ],
+)
+def test_what_a_page_compares_with_is_kept_or_it_refuses_before_it_trains(
+    page, given, kept, monkeypatch
+):
+    with pytest.raises(ValueError, match=r"^(arms|grid) must (keep|have) "):
+        designs(page, monkeypatch, **given)
+    assert designs(page, monkeypatch, **kept)

@@ -170,8 +170,9 @@ def test_a_page_names_data_sets_and_encoders_that_there_are(page, parameter):
     names = {*entries} | ({x for one in classes for x in one.own_datasets})
     word = r"[\w-]+(?::PATH)?"
     listed = re.findall(rf"(?:^|[:;] (?:or )?)({word}(?:, {word})+)(?=$|:(?!PATH))", said)
+    usual = {*re.findall(rf"^None: ({word})(?=[;,]|$)", said)}
     for some in listed:
-        assert {*some.split(", ")} >= {*entries} and {*some.split(", ")} <= names, some
+        assert {*some.split(", ")} | usual >= {*entries} and {*some.split(", ")} <= names, some
     after = re.findall(rf"\bor ({word})|(?<![^ ])({word}):(?!PATH)", said)
     for one in {x for pair in after for x in pair} - {"", "None"}:
         assert one in names, (one, said)

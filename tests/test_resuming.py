@@ -138,3 +138,12 @@ def test_a_checkpoint_that_would_call_functions_is_refused(tmp_path):
     content = io.BytesIO(saved.path.read_bytes())
     torch.load(content, weights_only=False)
     assert called.exists(), "negative control"
+
+
+def test_what_resumes_is_told_by_where_it_was_saved(tmp_path):
+    """Before the first whole epoch, too; an option is named only where it was not given."""
+    assert "--checkpoint PATH" in Checkpoint(None, {}).resume_hint()
+    begun = Checkpoint(tmp_path / "c.pt", {})
+    assert begun.resume_hint() == "no epoch is whole, so the same call begins it again"
+    begun.save({"epoch": 1})
+    assert begun.resume_hint().endswith("c.pt")

@@ -188,7 +188,7 @@ def test_yours_stand_beside_the_published(checkout, monkeypatch):
         assert second[f"effect, {place}"].startswith(f"−{mean:.1f}")
     unpublished = replace(here.design, name="nowhere")
     arguments = "a", ("b", "c"), "ndcg", "", "these images"
-    compared.note(unpublished, {"": (arguments, compared_effect())})
+    compared.note(unpublished, {arguments: compared_effect()})
     *_, last = experiments.beside().reset_index().to_dict("records")
     assert last["comparison"] == "nowhere: a − (b − c)" and last["effect, published"] == "–"
     assert (last["verdict, here"], last["verdict, published"]) == ("beats", "–")
@@ -447,6 +447,28 @@ def test_a_page_may_name_its_engine_or_give_its_fields():
     }
     with pytest.raises(ValueError, match="workers"):
         Engine.of({"engine": "processes", "workers": 0})
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"minutes": 0}, {"minutes": "ten"}, {"device": "gpu"}, {"engine": "procs"}, {"engine": 2}],
+)
+def test_what_cannot_be_carried_out_is_refused_before_it_is_planned(checkout, monkeypatch, how):
+    """No minutes would be as many as it takes."""
+    monkeypatch.setattr(execution, "plan", lambda *designs, **how: 1 / 0)
+    ((name, value),) = how.items()
+    with pytest.raises(ValueError, match=f"^{name} must [^\n]*{value!r}$"):
+        experiments.train(experiments.load("choice"), **how)
+    with pytest.raises(ZeroDivisionError):
+        experiments.train(experiments.load("choice"), device="cpu", minutes=1, engine="processes")
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_killed_is_told_with_what_needs_less_memory():
+    one = Engine(engine="processes", workers=1)
+    ((job, error),) = runner.spread(os._exit, [9], one)
+    assert job == 9 and isinstance(error, OSError) and "smaller batch_size" in str(error)
+    assert [*runner.spread(abs, [-3], one)] == [(-3, 3)]
 
 
 def named_device(job):

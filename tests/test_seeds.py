@@ -1,7 +1,6 @@
 """What repeats or confirms never has the runs of what it follows, at any parameters."""
 
 import re
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,6 @@ def data(design):
     return {(design.fields | x | changed).get("dataset") for x in design.blocks.values()}
 
 
-@pytest.mark.filterwarnings("ignore:seeds=")
 @pytest.mark.parametrize("draw", range(60))
 def test_what_follows_shares_no_run_at_random_parameters(draw):
     """A seed is in the key of a run: no common seed on the same data, no common run."""
@@ -58,7 +56,6 @@ def test_every_experiment_that_follows_another_is_named_here():
     }
 
 
-@pytest.mark.filterwarnings("ignore:seeds=")
 def test_seeds_are_how_many_or_which():
     seeds = lambda name, **given: experiments.load(name, **given).seeds  # noqa: E731
     assert seeds("map", seeds=2) == (0, 1) and seeds("map", seeds="2") == (2,)
@@ -72,12 +69,32 @@ def test_seeds_are_how_many_or_which():
             experiments.load("map", seeds=wrong)
 
 
-def test_a_number_that_was_a_seed_warns_once_and_the_published_number_does_not():
-    with pytest.warns(FutureWarning, match='seeds=4 are so many seeds; .* which is "4" now'):
-        experiments.load("map", seeds=4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert experiments.load("map", seeds=3) is experiments.load("map")
+SMALL = [name for name in experiments.names() if experiments.load(name).small]
+
+
+@pytest.mark.parametrize("draw", range(20))
+def test_what_is_typed_wins_over_small_or_is_refused(draw):
+    """Also where it is the published value, and over what fits the data set of `small`."""
+    rng = np.random.default_rng(draw)
+    name = str(rng.choice(SMALL))
+    published = experiments.load(name)
+    fields = published.fields | {"seeds": len(published.seeds)}
+    of_arms = {key for arms in published.arms.values() for arm in arms.values() for key in arm}
+    apart = of_arms | {key for block in published.blocks.values() for key in block}
+    plain = [k for k, v in fields.items() if isinstance(v, int | float | str) and k not in apart]
+    typed = {k: fields[k] for k in plain if rng.integers(2) and k not in ("kind", "experiment")}
+    try:
+        design = experiments.load(name, small=True, **typed)
+    except ValueError as refused:
+        assert "digits has 1,437 training images" in str(refused)
+        return
+    assert len(design.seeds) == typed.pop("seeds", len(design.seeds))
+    for *_, run in design.runs():
+        assert {key: getattr(run, key) for key in typed} == typed
+
+
+def test_the_published_number_of_seeds_is_the_published_experiment():
+    assert experiments.load("map", seeds=3) is experiments.load("map")
 
 
 def test_a_part_of_the_published_seeds_is_the_published_experiment():

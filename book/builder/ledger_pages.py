@@ -4,7 +4,6 @@ import html
 import inspect
 import json
 import re
-import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -174,7 +173,6 @@ def gpu_costs() -> dict[str, Any]:
 
     def planned(**given) -> str:
         """Return how many runs the page of the commands trains, and for how long."""
-        warnings.simplefilter("ignore", FutureWarning)  # seeds are meant as a number
         given |= dict(dataset="cifar10", encoder="resnet18", epochs=100, train_size=45_000)
         every = (experiments.recorded(name, **given) for name in TITLE_PAGE)
         count = len({records.key(run.configuration) for one in every for run in one.missing()})

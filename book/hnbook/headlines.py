@@ -89,7 +89,7 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
     four["long temperature"] = experiments.effect(
         experiments.recorded("confirmation"), "t0.1", "t0.5", metric
     )
-    labels = OneVariance(catalogue, {"labels": ("scl", "simclr")}, catalogue.design.names())
+    labels = OneVariance(catalogue, {"labels": ("scl", "simclr")})
     four |= labels.effects(metric, corrected=False)
     effects |= dict(zip(four, comparisons.family(four.values())))
     effects["long hcl at one rate"] = experiments.outcome(

@@ -16,7 +16,8 @@ from torch.nn import functional
 from hnbook import figures
 from hnlib import methods, objectives
 from hnlib.contrast import Contrast
-from hnlib.experiments import evidence, model
+from hnlib.experiments import compared, comparisons, evidence, model
+from hnlib.experiments.comparisons import Effect
 from hnlib.images import data, evaluation, task
 
 BATCH, BATCHES = 512, 19  # consecutive test images
@@ -107,6 +108,23 @@ def measured(found) -> dict:
 def shares(seen: dict) -> dict[str, pd.DataFrame]:
     """Return a row for each seed by arm, to compare with `comparisons.between`."""
     return {row["arm"]: pd.DataFrame(row["seeds"]).assign(record="") for row in seen["methods"]}
+
+
+def compare(found, seen: dict, ours: str, base: str, columns: dict[str, str]) -> dict[str, Effect]:
+    """Return the differences of two arms by column of `shares`, as comparisons of the page.
+
+    `columns` has the words of each; `seen` is of `found` (`heaviest`).
+    """
+
+    def between(seen: dict) -> compared.Made:
+        rows = shares(seen)
+        made = {x: comparisons.between(rows[ours], rows[base], x) for x in columns}
+        return {(ours, base, columns[x], "", "these images"): one for x, one in made.items()}
+
+    made = between(seen)
+    for arguments, effect in made.items():  # each stands alone
+        compared.note(found.design, {arguments: effect}, lambda other: between(heaviest(other)))
+    return dict(zip(columns, made.values()))
 
 
 @torch.no_grad()

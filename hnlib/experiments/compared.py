@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -17,46 +19,63 @@ COLUMNS = ("comparison", "by")
 PARTS = ("effect", "seeds", "verdict")
 
 
-class Compared(NamedTuple):
-    """An effect of two arms, and what it is corrected with: arguments of each, its own among them.
+Made = dict[tuple, Effect]  # by its arguments: ours, base, metric, block and target
 
-    Arguments are ours, base, metric, block and target.
+
+class Compared(NamedTuple):
+    """An effect of two arms, and how it is made of what was found for another design.
+
+    `again` returns the effects of all that it is corrected with, as far as they can be made.
     """
 
     design: Design
     arguments: tuple
     effect: Effect
-    family: tuple[tuple, ...]
+    family: int
+    again: Callable[[Found], Made]
 
 
 #: What was compared in this process, by the first time
 MADE: dict[str, Compared] = {}
 
 
-def note(design: Design, effects: dict[str, tuple[tuple, Effect]]) -> None:
-    """Note effects that are corrected together, by any name: arguments and effect of each.
+def note(design: Design, made: Made, again: Callable[[Found], Made] | None = None) -> None:
+    """Note effects that are corrected together, and how to make them again; by default as `family`.
 
     An effect that was noted in a larger family stays as it was there.
     """
-    family = tuple(arguments for arguments, _ in effects.values())
-    for arguments, effect in effects.values():
+    again = again or functools.partial(family, several=[*made])
+    for arguments, effect in made.items():
         key = canonical([design.name, *arguments])
-        if key not in MADE or len(MADE[key].family) <= len(family):
-            MADE[key] = Compared(design, arguments, effect, family)
+        if key not in MADE or MADE[key].family <= len(made):
+            MADE[key] = Compared(design, arguments, effect, len(made), again)
+
+
+def family(found: Found, several: Iterable[tuple]) -> Made:
+    """Return the effects of those arguments whose arms were found, corrected together."""
+    made = {}
+    for arguments in several:
+        with suppress(ValueError, LookupError):  # no arm, block or run
+            made[arguments] = between_arms(found, *arguments)
+    return dict(zip(made, comparisons.family(made.values())))
 
 
 def beside():
     """Return a table of all comparisons made so far: here, and in the published runs.
 
-    What was not published has dashes, such as an arm of your own.
+    What was not published has dashes, such as an arm of your own. Where nothing was compared, one
+    sentence says so.
 
     Returns
     -------
-    DataFrame
+    DataFrame or Markdown
         One row a comparison.
     """
     import pandas as pd
+    from IPython.display import Markdown
 
+    if not MADE:
+        return Markdown("At these parameters this page compares no two arms.")
     rows = []
     for one in [*MADE.values()]:
         row = {"comparison": _title(one), "by": _by(one)}
@@ -103,19 +122,14 @@ def _said(effect: Effect | None) -> tuple[str, ...]:
 def _published(one: Compared) -> Effect | None:
     """Return the effect of the same arms in the published runs, None if there is none.
 
-    It is corrected with those of its family that were published. Their records are quoted; what a
-    page shows beside does not rest on them.
+    Their records are quoted; what a page shows beside does not rest on them.
     """
-    used, found = {*records.USED}, {}
+    used = {*records.USED}
     try:
-        for arguments in one.family:
-            with suppress(ValueError, LookupError, OSError):  # no file, arm, block or run
-                found[arguments] = between_arms(recorded(one.design.name), *arguments)
+        with suppress(ValueError, LookupError, OSError):  # no such file
+            return one.again(recorded(one.design.name)).get(one.arguments)
     finally:
         records.USED.intersection_update(used)
-    if len(found) > 1:
-        found = dict(zip(found, comparisons.family(found.values())))
-    return found.get(one.arguments)
 
 
 def between_arms(found: Found, ours, base, metric: str, block: str, target: str) -> Effect:

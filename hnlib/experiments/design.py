@@ -12,7 +12,6 @@ import itertools
 import json
 import re
 import tomllib
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 from pathlib import Path
@@ -252,13 +251,14 @@ def load(name: str, *, small: bool = False, **parameters) -> Design:
     name
         Of a file in `book/results/experiments`.
     small
-        Take what the file's table `small` says, where no parameter says otherwise: embedded data,
-        few seeds and arms.
+        Take what the file's table `small` says of what no parameter names: embedded data, few seeds
+        and arms.
     **parameters
         ``seeds``, how many, from the experiment's first and past those of what it follows, or
         which ("0-2" or a list); ``arms``, patterns of those to keep; ``blocks``; the
         read-outs ``primary`` and ``beside``; and any fields of runs, which then hold in every block
-        and arm. None and the published value change nothing. A value that some blocks have keeps
+        and arm. None changes nothing, and the published value only what ``small`` or the data set
+        would. A value that some blocks have keeps
         these; one that none has keeps the first of the blocks that differ in it alone. What must
         follow a data set stands in the file's table ``fits``.
 
@@ -298,10 +298,6 @@ def load_all(names: Iterable[str], *, small: bool = False, **parameters) -> list
 def _load(names: list[str], small: bool, parameters: dict) -> list[Design]:
     given = {key: value for key, value in parameters.items() if value is not None}
     every = [_read(name) for name in names]
-    number = given.get("seeds")
-    if isinstance(number, int) and any(number != len(one.seeds) for one in every):
-        old = f'seeds={number} are so many seeds; until 0.2 it was the one, which is "{number}" now'
-        warnings.warn(old, FutureWarning, stacklevel=3)
     if "grid" in given:
         making.check_grid(making.varied(itertools.chain(*map(_grids, every))), given["grid"])
     if "options" in given:
@@ -365,9 +361,10 @@ def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
         return {k: v for k, v in given.items() if config.canonical(usual[k]) != config.canonical(v)}
 
     given = json.loads(parameters)
+    unusual(given)  # refuses what is wrong before anything is looked up
     own_grid = given.get("grid", {})
     of_small = {k: v for k, v in published.small.items() if small and k not in own_grid}
-    asked = of_small | {key: given[key] for key in unusual(given)}
+    asked = of_small | given
     dataset = asked.get("dataset") or ""
     own = dataset.partition(":")[0] + ":"  # of your own data, such as folder:PATH
     fits = published.fits.get(dataset, published.fits.get(own, {}))

@@ -8,7 +8,10 @@ import math
 import os
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
 
 from hnlib.experiments import runner
 from hnlib.experiments.design import Design
@@ -67,6 +70,7 @@ def train_all(designs: Iterable[Design], *, minutes: float | None = None, **how)
     one of them shares a run with another that it repeats or confirms.
     """
     designs = [*designs]
+    _check(how.get("device", "auto"), how.get("engine"), minutes)
     for one, other in itertools.permutations(designs, 2):
         if other.name in one.after and found(one).planned().keys() & found(other).planned().keys():
             raise ValueError(
@@ -81,6 +85,15 @@ def train_all(designs: Iterable[Design], *, minutes: float | None = None, **how)
     if minutes and "HNLIB_RECALL" not in os.environ:
         designs = _whole(designs, minutes, **how)
     return [_train(one, **how) for one in designs]
+
+
+def _check(device, engine, minutes) -> None:
+    """Raise ValueError for what cannot be carried out, before anything is planned."""
+    try:
+        config.Execution(device=device, minutes=minutes, checkpoint=Path("unfinished.pt"))
+        config.Engine.of(engine)
+    except ValidationError as error:
+        raise ValueError(config.sentence(error)) from None
 
 
 def _whole(designs: list[Design], minutes: float, **how) -> list[Design]:

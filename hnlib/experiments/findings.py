@@ -25,7 +25,7 @@ def effect(
     """
     arguments = _arguments(found, ours, base, metric, block, target)
     effect = compared.between_arms(found, *arguments)
-    compared.note(found.design, {"": (arguments, effect)})
+    compared.note(found.design, {arguments: effect})
     return effect
 
 
@@ -62,7 +62,7 @@ def effects(
     if not corrected:
         return alone
     made = together(alone)
-    compared.note(found.design, {name: (asked[name], one) for name, one in made.items()})
+    compared.note(found.design, {asked[name]: one for name, one in made.items()})
     return made
 
 

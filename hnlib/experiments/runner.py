@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,11 @@ from hnlib.training import records, store
 from hnlib.training.config import Engine
 
 POSIX = os.name == "posix"
+#: Of a worker that ended without a word, which others share
+LOST = (
+    "a worker was killed, as happens where memory runs out; give a smaller batch_size or fewer "
+    "workers at once; the same call goes on with what is not recorded"
+)
 
 
 def spread(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[tuple[Any, Any]]:
@@ -53,7 +59,10 @@ def _processes(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[t
         workers = [one.pid for one in multiprocessing.active_children() if one not in others]
         try:
             for ended in as_completed(running):
-                yield running[ended], ended.exception() or ended.result()
+                error = ended.exception()
+                if isinstance(error, BrokenProcessPool):
+                    error = ChildProcessError(LOST)
+                yield running[ended], error or ended.result()
         except BaseException:
             for pid in filter(None, workers if POSIX else ()):  # elsewhere that would kill it
                 with suppress(OSError):
@@ -155,7 +164,7 @@ def _ray(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[tuple[A
             try:
                 done = ray.get(ended)
             except RayError as error:
-                done = getattr(error, "cause", None) or error
+                done = getattr(error, "cause", None) or ChildProcessError(LOST)
             yield running.pop(ended), done
     finally:
         ray.shutdown()

@@ -222,7 +222,7 @@ def execute(
     """
     import nbformat
     import papermill
-    from nbclient.exceptions import CellTimeoutError
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
     from hnlib.notebooks.interrupting import kernel_interrupted
 
@@ -259,7 +259,9 @@ def execute(
         raise
     except (papermill.PapermillExecutionError, CellTimeoutError, RuntimeError) as error:
         text = f"{name(notebook)} failed. {error}\nWhat was executed is at {relative_path(failed)}."
-        raise NotebookError(text) from None  # a RuntimeError: the kernel died
+        if isinstance(error, DeadKernelError):
+            text += " A kernel is killed where memory runs out; then give a smaller batch_size."
+        raise NotebookError(text) from None
     failed.unlink()
     # a late message of another cell may stand beside it
     probe = next(o.data[ABOUT] for o in node.cells.pop().outputs if ABOUT in o.get("data", {}))

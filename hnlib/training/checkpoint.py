@@ -106,6 +106,8 @@ class Checkpoint:
 
     def resume_hint(self) -> str:
         """Describe how to resume."""
+        if self.epoch is None and self.path:
+            return "no epoch is whole, so the same call begins it again"
         if self.epoch is None:
             return "nothing was saved: checkpoint=PATH (--checkpoint PATH) saves each whole epoch"
         return f"repeat the same call to resume after the last whole epoch, from {self.path}"

@@ -120,6 +120,8 @@ class Engine:
         """Return an engine from its name, or from its fields."""
         if given is None or isinstance(given, cls):
             return given or cls()
+        if not isinstance(given, str | dict):
+            raise ValueError(f'engine must be like "processes" or {{"workers": 4}}, got {given!r}')
         return cls(engine=given) if isinstance(given, str) else cls(**given)  # pyright: ignore[reportCallIssue]
 
     @property
