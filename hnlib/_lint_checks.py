@@ -342,7 +342,8 @@ def _temperature(b: Batch) -> str | None:
     if b.curve is None:
         return None
     fit = b.fit
-    scale = 0.0 if fit is None else 1 / fit.temperature
+    known = fit is not None and b.program.is_log(b.curve[0])  # else a hinge may look like one
+    scale = 1 / fit.temperature if known else 0.0  # pyright: ignore[reportOptionalMemberAccess]
     if fit is None and abs(b.curve[NEAR]) < 1e-4 and b.pulls is not None:
         n = b.program.n
         scale = float(b.pulls[:n, n : 2 * n].diagonal().nanmedian())

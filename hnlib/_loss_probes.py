@@ -220,10 +220,11 @@ def probed(
 def _pulls(program: Program) -> Tensor:
     """Return by how much rows pull each other where all are as near to each other [rows, rows].
 
-    Where dimensions are too few, rows of each part are compared, and others are NaN.
+    Where dimensions are too few, or shared with other processes, rows of one part are compared with
+    each other; the rest is NaN.
     """
     rows = _random_rows(program)
-    if sum(map(len, rows)) > program.width:
+    if sum(map(len, rows)) > program.width or processes() > 1:
         return _pulls_by_parts(program)
     _, gradients, _ = program.gradients(rows)
     ends = torch.cat(gradients) @ torch.cat(rows).T
