@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from hnlib._loss_probes import Batch, Program, is_labels, processes, same_draws
+from hnlib._loss_probes import CURVE, Batch, Program, is_labels, leaves, processes, same_draws
 
 NEAR = 4  # place on the curve, x = 0.015, where a scale of 1,000 has decided everything
 WARM, COLD = 0.9, 1 / 250  # temperatures outside which cosines do not serve a softmax
 CHOICE = "; cosines want a scale, t from 0.02 to 0.5"
+WIDEST = 100.0  # margin: a loss of more has a masked positive
 FEW = math.log(4.5)  # of fewer candidates a value may be the logarithm by chance
 FLOOR = 0.01  # nats: a lower floor of equal keys is not worth a sentence
+ALIKE = 0.1  # share of rows that equal a row of another input: fewer are texts that differ in case
 SAME = 1e-6  # 1 − cosine of rows that are equal
 CHANGES = 1e-3  # relative change of the value that is no rounding
+LEAST = 1e-3  # of the strongest push: a weaker pull is rounding
 LENGTH = 0.05  # by which the norm of a row may differ from one
+IDLE = 0.2  # share of a model's parameters without a gradient: fewer are a layer that nobody uses
 PULLED = 0.9  # share of the rows whose own key must pull them
 
 
@@ -41,23 +45,56 @@ def _world_size(b: Batch) -> str | None:
     return f"{says} on {many} processes; {remedy.format(many=many)}"
 
 
+def _no_gradient(b: Batch) -> str | None:
+    trains = b.program.trains
+    first, *others = (bool((g != 0).any()) for g in b.gradients)
+    if not first and any(others) and (trains[0] or not any(trains)):
+        says = "the loss gives queries no gradient, only their keys"
+        return f"{says}; look for detach or no_grad on the wrong side"
+    if b.model is None or len(trains) < 2 or trains[0] == trains[1]:
+        return None
+    wants = {k: p for k, p in b.model.named_parameters() if p.requires_grad}
+    reached = leaves(b.program.graphs)
+    idle = {k: p for k, p in wants.items() if id(p) not in reached}
+    idle = {k: p for k, p in idle.items() if not _follows(p, reached.values())}
+    if not reached or sum(p.numel() for p in idle.values()) < IDLE * sum(
+        p.numel() for p in wants.values()
+    ):
+        return None
+    says = f"{'keys' if trains[0] else 'queries'} are made without a gradient, and {len(idle)} of"
+    says = f"{says} {len(wants)} parameters of the model get none ({next(iter(idle))})"
+    return f"{says}; look for no_grad or detach, or freeze them with requires_grad_(False)"
+
+
+def _follows(parameter: Tensor, others: Iterable[Tensor]) -> bool:
+    """Return whether one of the others is nearly the same, as in a momentum encoder."""
+    same = [x.detach() for x in others if x.shape == parameter.shape]
+    p = parameter.detach()
+    return any(float((x - p).norm()) <= 0.5 * float(p.norm()) for x in same)
+
+
 def _pairing(b: Batch) -> str | None:
     labels = b.program.labels
     wrong = _not_pulled(b) if labels is None or _targets(labels) else None
     if wrong is None:
         return None
     n, rows = b.program.n, torch.nonzero(wrong)[:, 0]
-    pulls, i = b.pulls[:n], int(rows[0])
-    own = pulls[:, n : 2 * n].diagonal()
-    if float((-own[rows] > pulls[rows].amax(1)).float().mean()) > 0.5:
+    if b.curve is not None and max(b.curve) - min(b.curve) < 1e-5:
+        says = f"the loss is {b.curve[0]:.3g} whether rows are equal or orthogonal"
+        return f"{says}: its terms cancel; has a direction or a term the wrong sign?"
+    pulls, i = b.pulls.nan_to_num(nan=0.0).fill_diagonal_(0)[:n], int(rows[0])  # pyright: ignore[reportOptionalMemberAccess]
+    own, others = pulls[:, n : 2 * n].diagonal(), pulls.clone()
+    others[:, n : 2 * n].fill_diagonal_(0)
+    if float((-own[rows] > 1.5 * others[rows].abs().amax(1)).float().mean()) > 0.5:
         says = "the loss pushes queries away from their own keys; has it the wrong sign"
         return f"{says}, or do distances stand where it wants similarities?"
     says = f"{len(rows)} of {n} queries are not pulled to the key in their own row"
     if processes() > 1:
         return f"{says}; targets must be shifted by rank × batch, the place of own keys among all"
     best = int(pulls[i].argmax())
-    where = f"query {i} to key {best - n}" if best >= n else f"query {i} to query {best}"
-    return f"{says} ({where}); check the targets and the order of the rows"
+    where = f" (query {i} to key {best - n})" if best >= n else f" (query {i} to query {best})"
+    where = where if float(pulls[i, best]) > 0 else ""
+    return f"{says}{where}; check the targets and the order of the rows"
 
 
 def _labels(b: Batch) -> str | None:
@@ -74,6 +111,14 @@ def _labels(b: Batch) -> str | None:
         z = b.program.columns[0]
         s = _cosines(z, z).fill_diagonal_(-1)
         best = s.argmax(1)
+        order, partner = _order_of_views(s)
+        partner = partner.to(labels.device)
+        apart = labels != labels[partner]
+        if order and float(apart.float().mean()) > 1 - PULLED:
+            i = int(apart.nonzero()[0])
+            says = f"rows {i} and {int(partner[i])} are two views and have other labels, as"
+            remedy = "y.repeat(2)" if partner[0] > 1 else "y.repeat_interleave(2)"
+            return f"{says} {int(apart.sum())} of {len(z)} rows; rows are {order}: use {remedy}"
         apart = _mutual(s) & (labels[best] != labels).to(s.device)
         lead = s.amax(1) - s.masked_fill(labels[:, None] != labels, -1).amax(1)
         if float(apart.float().mean()) > 0.7 and float(lead.mean()) > 3 * float(s.std()):
@@ -83,20 +128,34 @@ def _labels(b: Batch) -> str | None:
     return None
 
 
+def _order_of_views(s: Tensor) -> tuple[str, Tensor]:
+    """Return in which order rows are two views, "" if they are not, and the other view of each."""
+    here, n, nearest = torch.arange(len(s), device=s.device), len(s) // 2, s.argmax(1)
+    one_after_the_other, in_turn = (here + n) % len(s), (here ^ 1).clamp(max=len(s) - 1)
+    for order, partner in (
+        ("one view after the other", one_after_the_other),
+        ("views in turn", in_turn),
+    ):
+        if n > 3 and int((nearest == partner).sum()) > n:
+            return order, partner
+    return "", here
+
+
 def _not_pulled(b: Batch) -> Tensor | None:
     """Return which queries their own key does not pull [n], None if they are few."""
     if b.pulls is None:
         return None
-    n, pulls = b.program.n, b.pulls.clone().fill_diagonal_(0)[: b.program.n]
+    n, measured = b.program.n, ~b.pulls.isnan()
+    pulls = b.pulls.nan_to_num(nan=0.0).fill_diagonal_(0)[:n]
     active = pulls.abs().amax(1) > 1e-6 * pulls.abs().max()
     if b.program.layout == "rows":
         same = (b.program.labels[:, None] == b.program.labels).to(pulls.device)
-        same.fill_diagonal_(False)
+        same = same.fill_diagonal_(False) & measured
         own = pulls.masked_fill(~same, -torch.inf).amax(1)
         active &= same.any(1)
     else:
         own = pulls[:, n : 2 * n].diagonal()
-    wrong = active & (own <= 0.5 * -pulls.amin(1))
+    wrong = active & (own <= LEAST * -pulls.amin(1))
     return wrong if int(wrong.sum()) > (1 - PULLED) * int(active.sum()) else None
 
 
@@ -104,6 +163,60 @@ def _mutual(s: Tensor) -> Tensor:
     """Return which rows have a column that they are nearest to, too."""
     best = s.argmax(1)
     return s.argmax(0)[best] == torch.arange(len(s), device=s.device)
+
+
+def _unused(b: Batch) -> str | None:
+    if b.pulls is None or b.program.layout != "columns":
+        return None
+    n = b.program.n
+    further, pairs = b.pulls[:n, 2 * n :].nan_to_num(nan=0.0), b.pulls[:n, n : 2 * n]
+    if not further.numel() or b.pulls[:n, 2 * n :].isnan().all():
+        return None
+    pushed = float(-pairs[~pairs.isnan()].min())
+    if pushed <= 0 or float(further.abs().max()) > LEAST * pushed:
+        return None
+    says = f"the {further.shape[1]} keys behind the first {n} change nothing"
+    return f"{says}; they are masked, cut off, or the softmax runs over queries, dim=0"
+
+
+def _zero_rows(b: Batch) -> str | None:
+    sides = _sides(b)
+    for side, z in sides.items():
+        zero = z.float().norm(dim=1) == 0
+        if float(zero.float().mean()) > ALIKE:
+            says = (
+                f"{int(zero.sum())} of {len(z)} {side} are zero, from {int(zero.int().argmax())} on"
+            )
+            return f"{says}: they have no direction; an empty queue, or a dead layer?"
+    return None
+
+
+def _equal_negatives(b: Batch) -> str | None:
+    n, columns = b.program.n, b.program.columns
+    if b.program.layout != "columns" or len(columns) < 2:
+        return None
+    further = torch.cat([*columns[1:]])[n:]
+    if len(further) < 4 or bool((further.float().norm(dim=1) == 0).all()):
+        return None
+    many = int(_groups(further).bincount().max())
+    if many <= len(further) / 2 or _spread(columns[0]) < SAME:
+        return None
+    says = f"{many} of {len(further)} negatives behind the pairs are equal to each other"
+    return f"{says}; are they empty texts, or a default where none was mined?"
+
+
+def _margin(b: Batch) -> str | None:
+    if b.curve is None or b.fit is not None or _products(b) or b.curve[0] > WIDEST:
+        return None
+    x, y = torch.tensor(CURVE, dtype=torch.float64), torch.tensor(b.curve, dtype=torch.float64)
+    fall = float(y[0] - y[-1])
+    for law, most in ((x.sqrt(), math.sqrt(2)), (x, 2.0)):  # distances, and cosines or squares
+        least = float(y[0]) - most * fall  # opposite negatives
+        straight = float((y[0] - fall * law - y).abs().max()) < 0.01 * fall
+        if straight and float(y[0]) > 0 and least > 0.05 * fall:
+            says = f"the margin, {b.curve[0]:.3g}, cannot be reached by rows of length one"
+            return f"{says}: the loss stays above {least:.3g}; use a smaller one"
+    return None
 
 
 def _own_row(b: Batch) -> str | None:
@@ -136,6 +249,24 @@ def _equal_scores(b: Batch) -> str | None:
     return f"{says}; a collapse, a dead layer, too high a rate, or one input for all rows"
 
 
+def _equal_rows(b: Batch) -> str | None:
+    if b.inputs is None or b.program.layout == "stacked":
+        return None
+    sides = _sides(b)
+    if any(_spread(z) < SAME for z in sides.values()):
+        return None
+    for (side, z), given in zip(sides.items(), _inputs_of(b)):
+        of_rows = _groups(z)
+        alike = (of_rows[:, None] == of_rows) & (given[:, None] != given)
+        many = int(alike.any(1).sum())
+        if many > ALIKE * len(z):
+            i, j = alike.nonzero()[0].tolist()
+            says = f"{many} of {len(z)} {side} equal another one whose input differs"
+            remedy = "is padding pooled, or a text cut off before it differs?"
+            return f"{says} ({side} {i} and {j}); {remedy}"
+    return None
+
+
 def _equal_keys(b: Batch) -> str | None:
     program = b.program
     if len(program.columns) < 2 or program.layout == "stacked":
@@ -143,13 +274,13 @@ def _equal_keys(b: Batch) -> str | None:
     n, keys = program.n, torch.cat([*program.columns[1:]])
     if min(_spread(program.columns[0]), _spread(keys)) < SAME:
         return None
-    if b.inputs is None:
-        of_keys, of_queries = _groups(keys), _groups(program.columns[0])
-    else:
-        of_queries = _named(b.inputs[0])
-        of_keys = _named([x for part in b.inputs[1:] for x in part])
+    of_keys, of_queries = _groups(keys), _groups(program.columns[0])
     equal = of_keys[:n, None] == of_keys
     equal[:, :n] |= of_queries[:, None] == of_queries
+    if b.inputs is not None:
+        given_queries, given_keys = _inputs_of(b)
+        equal |= given_keys[:n, None] == given_keys
+        equal[:, :n] |= given_queries[:, None] == given_queries
     equal &= ~_left_out(program, len(keys))
     if b.curve is not None:  # the loss may leave equal rows out
         counts = [x > b.curve[-1] + 1e-5 * abs(b.curve[-1]) for x in b.twins]  # pyright: ignore[reportOptionalIterable]
@@ -166,9 +297,10 @@ def _equal_keys(b: Batch) -> str | None:
     shown = ", ".join(map(str, others[:3])) + (", …" if len(others) > 3 else "")
     says = f"{int((copies > 1).sum())} of {n} queries have their own answer among their negatives"
     where = f"query {i}: keys {shown}"
+    ask = "" if b.inputs is not None else " (if texts differ: is padding pooled? pass inputs=)"
     return (
         f"{says} ({where}), so the loss cannot fall below {floor:.3g}, the mean log(copies); "
-        "drop them, mask them, or sample batches without duplicates"
+        f"drop them, mask them, or sample batches without duplicates{ask}"
     )
 
 
@@ -210,10 +342,11 @@ def _temperature(b: Batch) -> str | None:
     if b.curve is None:
         return None
     fit = b.fit
-    scale = 0.0 if fit is None else 1 / fit.temperature
+    known = fit is not None and b.program.is_log(b.curve[0])  # else a hinge may look like one
+    scale = 1 / fit.temperature if known else 0.0  # pyright: ignore[reportOptionalMemberAccess]
     if fit is None and abs(b.curve[NEAR]) < 1e-4 and b.pulls is not None:
         n = b.program.n
-        scale = float(b.pulls[:n, n : 2 * n].diagonal().median())
+        scale = float(b.pulls[:n, n : 2 * n].diagonal().nanmedian())
         scale *= n * n / (n - 1) / 2  # both ends feel a pull
     if scale > 1 / COLD:
         says = f"cosines are multiplied by {scale:.0f}, so only the nearest negative counts"
@@ -270,6 +403,12 @@ def _shuffled(b: Batch) -> str | None:
     z = _pairs(b)
     if z is None or len(z[0]) < 8:
         return None
+    if b.program.layout == "halves":
+        both = torch.cat(z)
+        order, _ = _order_of_views(_cosines(both, both).fill_diagonal_(-1))
+        if order == "views in turn":
+            says = "rows are views in turn, and the loss takes row i and row i + n for a pair"
+            return f"{says}; join the views with cat, not with stack and flatten"
     s = _cosines(*z)
     best, lead = s.argmax(1), s.amax(1).mean() - s.diagonal().mean()
     mutual = _mutual(s) & (best != torch.arange(len(s), device=s.device))
@@ -308,15 +447,21 @@ def _batch_statistics(b: Batch) -> str | None:
 
 CHECKS = {
     "world size": _world_size,
+    "no gradient": _no_gradient,
     "pairing": _pairing,
     "labels": _labels,
+    "zero rows": _zero_rows,
     "equal scores": _equal_scores,
     "equal views": _equal_views,
+    "equal rows": _equal_rows,
+    "equal negatives": _equal_negatives,
     "equal keys": _equal_keys,
+    "unused": _unused,
     "own row": _own_row,
     "lengths": _lengths,
     "temperature": _temperature,
     "softmax": _softmax,
+    "margin": _margin,
     "scale": _scale,
     "shuffled pairs": _shuffled,
     "batch statistics": _batch_statistics,
@@ -332,6 +477,12 @@ def _pairs(b: Batch) -> tuple[Tensor, Tensor] | None:
     """Return queries and their own keys."""
     columns = b.program.columns
     return None if len(columns) < 2 else (columns[0], columns[1][: b.program.n])
+
+
+def _sides(b: Batch) -> dict[str, Tensor]:
+    """Return the rows of each side by its name."""
+    first, *others = b.program.columns
+    return {"queries": first, "keys": torch.cat(others)} if others else {"rows": first}
 
 
 def _cosines(a: Tensor, b: Tensor) -> Tensor:
@@ -355,7 +506,7 @@ def _has_batch_norm(model: nn.Module) -> bool:
 
 def _groups(z: Tensor) -> Tensor:
     """Return the first row that each row equals."""
-    return (_cosines(z, z) > 1 - SAME).int().argmax(1)
+    return (_cosines(z, z) > 1 - SAME).fill_diagonal_(True).int().argmax(1)
 
 
 def _named(values: Sequence) -> Tensor:
@@ -363,6 +514,16 @@ def _named(values: Sequence) -> Tensor:
     known: dict[Hashable, int] = {}
     plain = (tuple(x.flatten().tolist()) if isinstance(x, Tensor) else x for x in values)
     return torch.tensor([known.setdefault(x, len(known)) for x in plain])
+
+
+def _inputs_of(b: Batch) -> tuple[Tensor, Tensor]:
+    """Return numbers of the queries' and of all keys' inputs; one that is not given has its own."""
+    first, *parts = [[*part] for part in b.inputs or ()]
+    known = [x for part in parts for x in part]
+    missing = sum(map(len, b.program.columns[1:])) - len(known)
+    device = b.program.columns[0].device
+    both = _named(first), _named([*known, *(object() for _ in range(missing))])
+    return both[0].to(device), both[1].to(device)
 
 
 def _left_out(program: Program, keys: int) -> Tensor:

@@ -20,6 +20,8 @@ from torch import Tensor, distributed, nn
 CURVE = (0.0, 1e-4, 1e-3, 4e-3, 0.015, 0.05, 0.12, 0.25, 0.45, 0.7, 1.0)  # x where it is read
 COLDEST, HOTTEST = 3e-4, 300.0  # temperatures that it can show
 FITS = 1e-3  # largest relative misfit of a curve that is a softmax's
+APART = 0.1  # of rows that are nearly one
+PARTS = 8  # of a batch that are compared, each by a call and its gradient
 ROWS = 32  # pairs on the curve, where all of the batch are too many for the dimensions
 
 
@@ -39,6 +41,8 @@ class Program:
         if not self.slots:
             raise ValueError(f"pass the loss's embeddings, float tensors [n, d], got {shown}")
         whole = [self.given[k] for k in self.slots]
+        self.graphs = [given[k].grad_fn for k in self.slots]  # how the training made them
+        self.trains = [given[k].requires_grad for k in self.slots]
         first = whole[0]
         integers = [x for x in self.given.values() if is_labels(x)]
         self.labels = next((x for x in integers if len(x) in (len(first), 2 * len(first))), None)
@@ -119,7 +123,7 @@ class Program:
     def probe_rows(self) -> tuple[list[Tensor], list[Tensor]]:
         """The rows of each column with different labels, and the orthogonal row each gets."""
         if self.layout == "rows":
-            raise ValueError("rows with labels are no pairs")
+            return self._rows_of_labels
         pairs = torch.arange(self.n)
         if self.labels is not None:
             _, which = self.labels[: self.n].cpu().unique(return_inverse=True)
@@ -141,9 +145,22 @@ class Program:
         raise ValueError("too few dimensions")
 
     @property
+    def _rows_of_labels(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Two rows of each label; the first of all stand before the second."""
+        labels = self.labels.cpu()  # pyright: ignore[reportOptionalMemberAccess]
+        two = [torch.nonzero(labels == y)[:2, 0] for y in labels.unique()]
+        two = [rows for rows in two if len(rows) == 2][: min(ROWS, (self.width - 1) // processes())]
+        if len(two) < 2:
+            raise ValueError("labels make no two pairs")
+        owner = torch.arange(len(two)) + len(two) * _rank()
+        return [torch.stack(two, 1).flatten()], [owner.repeat(2)]
+
+    @property
     def candidates(self) -> set[int]:
         """How many candidates a query of the probe may have in a softmax."""
         rows, _ = self.probe_rows
+        if self.layout == "rows":
+            rows = rows[0].chunk(2)
         pairs, keys = (count * processes() for count in (len(rows[0]), sum(map(len, rows[1:]))))
         return {keys, keys - 1, 2 * pairs, 2 * pairs - 1, 2 * pairs - 2} - {0, 1}
 
@@ -168,7 +185,7 @@ class Batch(NamedTuple):
     value: float
     gradients: list[Tensor]
     scales: dict[str, tuple[Tensor, Tensor | None]]
-    pulls: Tensor | None  # [rows, rows], of all columns, where all rows are orthogonal
+    pulls: Tensor | None  # [rows, rows], of all columns, where all rows are orthogonal; or NaN
     changed: dict[str, list[float]]  # relative changes of the value by lengths, of each column
     curve: list[float] | None
     twins: list[float] | None  # the loss at its end if two pairs, or a further key, are equal
@@ -201,16 +218,40 @@ def probed(
 
 
 def _pulls(program: Program) -> Tensor:
-    """Return by how much rows pull each other where all are as near to each other [rows, rows]."""
+    """Return by how much rows pull each other where all are as near to each other [rows, rows].
+
+    Where dimensions are too few, or shared with other processes, rows of one part are compared with
+    each other; the rest is NaN.
+    """
     rows = _random_rows(program)
-    columns = rows
-    if sum(map(len, rows)) > program.width:  # too few dimensions: nearly one direction, else some
-        columns = [
-            nn.functional.normalize(0.1 * x + _orthogonal(program.width, 1)[0].to(x)) for x in rows
-        ]
-    _, gradients, _ = program.gradients(columns)  # would win by chance
+    if sum(map(len, rows)) > program.width or processes() > 1:
+        return _pulls_by_parts(program)
+    _, gradients, _ = program.gradients(rows)
     ends = torch.cat(gradients) @ torch.cat(rows).T
     return -(ends + ends.T)
+
+
+def _pulls_by_parts(program: Program) -> Tensor:
+    """Put all rows at one place, and those of one part a little apart, orthogonally."""
+    sizes, width = [len(z) for z in program.columns], program.width
+    room = (width - 1) // processes()  # directions of a process
+    if program.layout == "rows":
+        parts = program.labels.argsort(stable=True).cpu().split(room)  # pyright: ignore[reportOptionalMemberAccess]
+    else:
+        n, further = program.n, sum(sizes) - 2 * program.n
+        shifts = [(0, n), (n, n), (2 * n, further)][: 2 + (further > 0)]
+        some = torch.arange(program.n).split(room // len(shifts))
+        parts = [torch.cat([i[i < size] + shift for shift, size in shifts]) for i in some]
+    basis = _orthogonal(width, width - 1).to(program.columns[0].device)
+    pulls = torch.full((sum(sizes), sum(sizes)), torch.nan, device=basis.device)
+    for part in parts[:: math.ceil(len(parts) / PARTS)]:
+        x = torch.zeros(sum(sizes), width, device=basis.device)
+        x[part] = basis[_rank() * room :][: len(part)]
+        z = nn.functional.normalize(basis[-1] + APART * x, dim=1)
+        _, gradients, _ = program.gradients(z.to(_single(program.columns[0])).split(sizes))
+        ends = torch.cat(gradients)[part].float() @ x[part].T
+        pulls[part[:, None], part] = -(ends + ends.T) / APART
+    return pulls
 
 
 def _random_rows(program: Program) -> list[Tensor]:
@@ -335,6 +376,20 @@ def _ratio(program: Program, z: list, gradients: list, way: list) -> float | Non
     if abs(change) < 1e-4 * size:
         return None  # rounding
     return slope * 2 * step / change
+
+
+def leaves(graphs: Sequence) -> dict[int, Tensor]:
+    """Return the parameters that the backward pass from these nodes reaches, by id."""
+    found, seen, ahead = {}, set(), [x for x in graphs if x is not None]
+    while ahead:
+        node = ahead.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found[id(node.variable)] = node.variable
+        ahead += [x for x, _ in node.next_functions if x is not None]
+    return found
 
 
 def _is_embedding(x) -> bool:

@@ -67,11 +67,13 @@ def lint(
         Rows beyond n and further tensors are negatives. A single tensor is [2n, d], all first views
         and then all second ones, or [n, views, d]; with 2n labels its rows have any order.
     inputs : sequence, optional
-        What the rows of each embedding were made of: texts, ids, or a tensor. Rows of equal inputs
-        are equal keys, even if dropout embeds them differently.
+        What the rows of each embedding were made of: texts, ids, or a tensor; of a queue, which is
+        the last, it may be left out. Rows of equal inputs are equal keys, even if dropout embeds
+        them differently, and equal rows of different inputs are a mistake of the encoder.
     model : Module, optional
-        The encoder, if it has a learned scale. With `inputs` that are tensors which it takes, it is
-        also asked whether batch statistics tell pairs apart.
+        The encoder, or both, if it has a learned scale. Embeddings that still have their graph also
+        show whether a part of it gets no gradient; with `inputs` that are tensors which it takes,
+        it is also asked whether batch statistics tell pairs apart.
 
     Returns
     -------
@@ -101,9 +103,11 @@ def lint(
     False
     """
     program = Program(loss, arguments, named)
+    if inputs is not None and program.layout == "halves" and len(inputs) == 1:
+        inputs = [inputs[0][: program.n], inputs[0][program.n :]]
     rows = [len(z) for z in program.columns]
-    if inputs is not None and [len(x) for x in inputs] != rows:
-        given = [len(x) for x in inputs]
+    given = [len(x) for x in inputs or ()]
+    if inputs is not None and (not given or given != rows[: len(given)]):
         raise ValueError(f"inputs must have {rows} rows, as the embeddings have, got {given}")
     value, gradients, scales = program.gradients(program.columns, model)
     if not math.isfinite(value) or not all(bool(g.isfinite().all()) for g in gradients):

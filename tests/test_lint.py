@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from drawn import seeded
-from lint_programs import PROGRAMS, B, T, batch, clip, ranking, rows
+from lint_programs import PROGRAMS, B, D, T, batch, clip, ranking, rows
 from processes import run_twice
 from scripts import ROOT
 from torch import nn
@@ -89,6 +89,20 @@ def barlow(z1, z2):
     z1, z2 = ((z - z.mean(0)) / z.std(0) for z in (z1, z2))
     c = z1.T @ z2 / len(z1)
     return (c.diagonal() - 1).square().sum() + 0.005 * c.fill_diagonal_(0).square().sum()
+
+
+def units(margin):
+    """Triplets of rows of length one."""
+    return lambda *z: triplet_margin_loss(*map(normalize, z), margin=margin)
+
+
+def with_itself(z, y, other=0):
+    """SupCon of rows with labels, in which each row is its own positive unless `other` is 1."""
+    s = normalize(z) @ normalize(z).T / 0.1
+    own = torch.eye(len(z), dtype=torch.bool) & (other > 0)
+    same = (y[:, None] == y) & ~own
+    log_p = s - s.masked_fill(own, -torch.inf).logsumexp(1, keepdim=True)
+    return -((log_p * same).sum(1) / same.sum(1)).mean()
 
 
 class Learned(nn.Module):
@@ -185,9 +199,43 @@ MISTAKES = {
         Q,
         K,
     ),
+    "queries detached": ("no gradient", lambda q, k: ranking(q.detach(), k), Q, K),
+    "terms cancel": ("pairing", lambda q, k: ranking(q, k) - ranking(k, q), Q, K),
+    "views in turn": (
+        "shuffled pairs",
+        lambda z: simclr(*z.chunk(2)),
+        torch.stack([Q, K], 1).flatten(0, 1),
+    ),
+    "a queue that nobody filled": ("zero rows", moco, Q, K, torch.zeros(256, D)),
+    "negatives that are one text": ("equal negatives", ranking, Q, K, rows(5, 1).repeat(B, 1)),
+    "softmax over queries": (
+        "unused",
+        lambda q, k: -(normalize(q) @ normalize(k).T / T).log_softmax(0).diagonal().mean(),
+        Q,
+        torch.cat([K, rows(5)]),
+    ),
+    "a margin of five": ("margin", units(5.0), Q, K, rows(3)),
+    "each row its own positive": ("own row", with_itself, torch.cat([Q, K]), Y.repeat(2)),
     "all is won": ("floor", triplet_margin_loss, Q, Q + 0.01 * K, rows(9)),
 }
 RIGHT = {
+    "a queue of more rows than dimensions": (
+        lambda q, k, queue: cross_entropy(
+            torch.cat([(q * k).sum(1, keepdim=True), q @ queue.T], 1) / T,
+            torch.zeros(len(q), dtype=torch.long),
+        ),
+        *map(normalize, (*batch(0, 64, 32), rows(5, 512, 32))),
+    ),
+    "sigmoid in few dimensions": (siglip, *batch(0, 64, 32)),
+    "correlations in few dimensions": (barlow, *batch(0, 128, 32)),
+    "a margin within reach": (units(0.9), Q, K, rows(3)),
+    "a small margin": (units(0.05), Q, K, K + 0.01 * rows(3)),
+    "labels with rows in any order": (
+        lambda z, y: with_itself(z, y, 1),
+        torch.cat([Q, K]),
+        Y.repeat(2),
+    ),
+    "keys alone train": (lambda q, k: ranking(q.detach(), k), Q, K.clone().requires_grad_()),
     "ranking": (ranking, Q, K),
     "cold": (lambda q, k: ranking(q, k, t=0.01), Q, K),
     "warm": (lambda q, k: ranking(q, k, t=0.8), Q, K),
@@ -300,6 +348,55 @@ def test_labels_in_another_order_than_rows_are_seen_in_the_rows():
     loss = lambda z, y: supcon(z[:, None], y)  # noqa: E731
     assert first(loss, z, own.repeat(2)) is None
     assert first(loss, z, own.repeat_interleave(2)) == "labels"
+    few = torch.randint(8, (B,), generator=seeded(0))  # by chance views share a label, too
+    near, loss = torch.cat([Q, Q + 0.1 * rows(2)]), lambda z, y: with_itself(z, y, 1)
+    assert first(loss, near, few.repeat(2)) is None
+    says = lint(loss, near, few.repeat_interleave(2)).sentences["labels"]
+    assert says.endswith("rows are one view after the other: use y.repeat(2)")
+    turns = near.view(2, B, D).transpose(0, 1).flatten(0, 1)
+    assert first(loss, turns, few.repeat_interleave(2)) is None
+    says = lint(loss, turns, few.repeat(2)).sentences["labels"]
+    assert says.endswith("rows are views in turn: use y.repeat_interleave(2)")
+
+
+def test_a_wrong_target_is_named_where_rows_outnumber_dimensions():
+    q, k = batch(0, 64, 32)
+    zero = lambda q, k: cross_entropy(  # noqa: E731
+        normalize(q) @ normalize(k).T / T, torch.zeros(len(q), dtype=torch.long)
+    )
+    assert "63 of 64 queries" in (says := lint(zero, q, k).sentences["pairing"])
+    assert "(query 1 to key 0)" in says
+    assert "pushes queries away" in lint(lambda q, k: -ranking(q, k), q, k).sentences["pairing"]
+
+
+def test_different_inputs_that_are_embedded_equally_are_the_encoder_s_mistake():
+    """As where padding is pooled: a quarter of the rows have one embedding."""
+    texts = [[f"{side} {i}" for i in range(B)] for side in ("query", "key")]
+    pooled = K.clone()
+    pooled[: B // 4] = K[0]
+    found = lint(ranking, Q, pooled, inputs=texts)
+    assert found.causes == ("equal rows", "equal keys")
+    assert "16 of 64 keys equal another one whose input differs (keys 0 and 1)" in str(found)
+    assert "pass inputs=" in lint(ranking, Q, pooled).sentences["equal keys"]
+    same = [texts[0], ["key 0"] * (B // 4) + texts[1][B // 4 :]]
+    assert lint(ranking, Q, pooled, inputs=same).causes == ("equal keys",)
+
+
+def test_a_tower_without_a_gradient_is_named_unless_it_is_meant():
+    a, b = (nn.Linear(D, D) for _ in range(2))
+    towers = nn.ModuleList([a, b])
+    with torch.no_grad():
+        k = b(K)
+    found = lint(ranking, a(Q), k, model=towers)
+    assert found.causes == ("no gradient",) and "2 of 4 parameters" in str(found)
+    assert not lint(ranking, a(Q), b(K), model=towers)
+    assert not lint(ranking, a(Q), k)  # without the model nobody can know
+    assert not lint(ranking, a(Q), k, model=nn.ModuleList([a, b.requires_grad_(False)]))
+    momentum = nn.Linear(D, D)
+    momentum.load_state_dict({name: 0.9 * p for name, p in a.state_dict().items()})
+    with torch.no_grad():
+        k = momentum(K)
+    assert not lint(ranking, a(Q), k, model=nn.ModuleList([a, momentum]))
 
 
 def test_state_of_loss_and_generators_stays():
@@ -407,6 +504,9 @@ def test_what_cannot_be_examined_is_said_in_a_sentence(given, sentence):
 def test_inputs_must_have_the_rows_of_the_embeddings():
     with pytest.raises(ValueError, match=r"inputs must have \[64, 64\] rows, .*got \[64, 1\]"):
         lint(ranking, Q, K, inputs=[["q"] * B, ["k"]])
+    names = [[f"q {i}" for i in range(B)], [f"k {i}" for i in range(B)]]
+    assert not lint(moco, Q, K, rows(5, 256), inputs=names)  # those of a queue are gone
+    assert not lint(lambda z: simclr(*z.chunk(2)), torch.cat([Q, K]), inputs=[names[0] + names[1]])
 
 
 def test_findings_without_a_sentence_are_false():
