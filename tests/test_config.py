@@ -62,6 +62,14 @@ def test_a_method_that_is_an_option_now_keeps_its_name_in_records():
     assert runs["unremix-printed"].options == {"printed": True}
 
 
+def test_a_run_under_another_name_has_a_configuration_of_its_own():
+    run = ImageRun(seed=1)
+    before = dict(run.configuration)
+    twin = run.renamed("elsewhere", 2)
+    assert twin.configuration == before | {"experiment": "elsewhere", "seed": 2} != before
+    assert run.configuration == before and run == ImageRun(seed=1)
+
+
 def test_a_recipe_fills_in_what_is_not_given_and_only_what_the_method_has():
     run = ImageRun(dataset="cifar10", method="adnce", recipe="adnce", batch_size=64).resolved()
     assert (run.epochs, run.batch_size, run.weight_decay) == (400, 64, 1e-6)

@@ -113,6 +113,7 @@ class Found:
         known = {name: mean for name, mean in means.items() if mean is not None}
         return max(known, key=lambda name: known[name]) if len(known) == len(means) else None
 
+    @kept
     def run(self, name: str, seed: int, block: str = ""):
         """Return a run of an arm, None while the arm is not chosen."""
         arm = self.arm(name, block)

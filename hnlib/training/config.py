@@ -286,7 +286,7 @@ class Configuration:
             chosen["options"] = entry.defaults | beside | self.options
         return replace(self, **chosen)
 
-    @property
+    @functools.cached_property
     def configuration(self) -> dict:
         """The part of the record that names it, as read back from JSON."""
         run = self.resolved()
@@ -323,11 +323,12 @@ class Configuration:
         """Return this run with another experiment and seed, which are taken as they are."""
         twin = object.__new__(type(self))
         vars(twin).update(vars(self), experiment=experiment, seed=seed)
+        vars(twin).pop("configuration", None)
         return twin
 
     def display_values(self) -> dict:
         """Return the fields as numbers and words."""
-        return {name: to_text(value) for name, value in vars(self).items()}
+        return {name: to_text(getattr(self, name)) for name in defaults(type(self))}
 
 
 def current(fields: dict[str, Any]) -> dict[str, Any]:
