@@ -151,7 +151,8 @@ class Design:
 
     def own(self, name: str, block: str) -> dict[str, Any]:
         """Return what the file says of an arm or a template, without what it extends."""
-        return (self.templates | self.arms[block])[self.known(name, block)]
+        every = self.templates | self.arms[block]
+        return every[name if name in every else self.known(name, block)]
 
     def blocks_with(self, arms) -> list[str]:
         """Return the blocks that have all arms; ValueError names the nearest if none has one."""

@@ -178,6 +178,12 @@ class InMemory:
         return {one: self.runs[one] for one in self.has(keys)}
 
 
+def indices(own: bool = True) -> tuple[index.Index | InMemory, ...]:
+    """Return which runs the tracked records have, and, if `own`, those of this machine."""
+    folder = default_folder()
+    return tuple(map(index_of, [tracked(), *[folder] * (own and folder.is_dir())]))
+
+
 def index_of(source: Path) -> index.Index | InMemory:
     """Return which runs a folder or a Parquet of records has."""
     if source.is_dir():
