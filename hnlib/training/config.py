@@ -248,6 +248,11 @@ class Configuration:
         """Return what must be smaller than `chosen` for a data set, as far as its size is known."""
         return {}
 
+    @staticmethod
+    def smaller_batch(most: int) -> int:
+        """Return the largest power of two that is at most half of `most`; two at least."""
+        return 2 ** max(1, (most // 2).bit_length() - 1)
+
     def check_names(self, root: Path | None = None, given: Container[str] = ()) -> None:
         """Raise ValueError unless data set and encoder are known, or `given` as objects."""
         for name, choices in (("dataset", self.dataset_choices(root)), ("encoder", self.encoders)):
