@@ -208,11 +208,6 @@ def by_key(source: Path | None = None) -> dict[str, list[dict]]:
     return dict(found)
 
 
-def run_of(record: dict):
-    """Return the run of a record."""
-    return kinds.run_class(record["kind"]).read(record["configuration"])
-
-
 def frame(source: Path | str | list[dict] | None = None, scores: bool = False) -> pd.DataFrame:
     """Return the records of runs as a table: `frame().query("method == 'hcl' and beta == 1")`.
 
