@@ -36,20 +36,16 @@ def project_root() -> Path:
     return Path.cwd()
 
 
-def of_checkout(name: str) -> Path:
-    """Return a file or folder of the checkout, or what a wheel brings of it.
+def evidence(name: str) -> Path:
+    """Return a file or folder of the recorded evidence: the checkout's, or what a wheel brings.
 
     Raises ValueError if it is in neither.
     """
     for folder in (project_root(), INSTALLED):
-        if (path := folder / name).exists():
+        if (path := folder / EVIDENCE / name).exists():
             return path
-    raise ValueError(f"{name} is neither in a checkout around {Path.cwd()} nor installed")
-
-
-def evidence(name: str) -> Path:
-    """Return a file or folder of the recorded evidence; ValueError if there is none."""
-    return of_checkout(f"{EVIDENCE}/{name}")
+    where = f"neither in a checkout around {Path.cwd()} nor installed"
+    raise ValueError(f"{EVIDENCE}/{name} is {where}")
 
 
 def data_folder(root: Path | str | None = None, kind: str = "") -> Path:

@@ -1,4 +1,4 @@
-"""Where the checkout is, what was read of it, and the head of a notebook."""
+"""Where the checkout is, what was read of it, and texts of small pages and experiments."""
 
 from pathlib import Path
 
@@ -15,6 +15,26 @@ jupytext:
 
 """
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def experiment(seeds: str, epochs: int) -> str:
+    """Return the file of an experiment that trains one arm, dcl, on a few digits."""
+    return f"""
+question = "Is it trained?"
+primary = "knn"
+seeds = "{seeds}"
+minutes = 0.1
+[fields]
+kind = "images"
+dataset = "digits"
+train_size = 64
+batch_size = 32
+epochs = {epochs}
+[blocks]
+digits = {{}}
+[arms]
+dcl = {{ method = "dcl", options = {{ temperature = 0.5 }} }}
+"""
 
 
 def forget():

@@ -14,15 +14,20 @@ from hnlib.images.config import ImageRun
 from hnlib.training import config, kinds, records, store
 
 
+def run_of(record):
+    """Return the run of a record."""
+    return kinds.run_class(record["kind"]).read(record["configuration"])
+
+
 def test_every_record_reads_into_its_run_and_back_to_its_own_name():
     runs = [one for one in store.read(records.tracked()) if one["kind"] != kinds.MEASUREMENT]
     assert len(runs) >= 14_000
     for record in runs:
-        assert records.run_of(record).name == record["run"]
+        assert run_of(record).name == record["run"]
     for record in runs[:: len(runs) // 60]:
-        assert records.run_of(record).configuration == record["configuration"]
+        assert run_of(record).configuration == record["configuration"]
     other = record | {"configuration": record["configuration"] | {"seed": 1234}}
-    assert records.run_of(other).name not in {one["run"] for one in runs}, "negative control"
+    assert run_of(other).name not in {one["run"] for one in runs}, "negative control"
 
 
 def test_a_new_option_is_one_line_and_names_only_the_runs_that_use_it():
@@ -60,6 +65,14 @@ def test_a_method_that_is_an_option_now_keeps_its_name_in_records():
     with warnings.catch_warnings(action="error"):  # files of experiments may name it as records do
         runs = {name: run for _, name, run in experiments.load("catalogue-hundred").runs()}
     assert runs["unremix-printed"].options == {"printed": True}
+
+
+def test_a_run_under_another_name_has_a_configuration_of_its_own():
+    run = ImageRun(seed=1)
+    before = dict(run.configuration)
+    twin = run.renamed("elsewhere", 2)
+    assert twin.configuration == before | {"experiment": "elsewhere", "seed": 2} != before
+    assert run.configuration == before and run == ImageRun(seed=1)
 
 
 def test_a_recipe_fills_in_what_is_not_given_and_only_what_the_method_has():

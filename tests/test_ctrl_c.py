@@ -8,26 +8,10 @@ import time
 
 import pytest
 from processes import start
-from scripts import HEAD, ROOT
+from scripts import HEAD, ROOT, experiment
 
 from hnlib.training import store
 
-EXPERIMENT = """
-question = "Does it go on?"
-primary = "knn"
-seeds = "0-1"
-minutes = 0.1
-[fields]
-kind = "images"
-dataset = "digits"
-train_size = 64
-batch_size = 32
-epochs = 3
-[blocks]
-digits = {}
-[arms]
-dcl = { method = "dcl", options = { temperature = 0.5 } }
-"""
 PAGE = f"""{HEAD}# A page
 
 ```{{code-cell}} ipython3
@@ -78,7 +62,7 @@ WAITING = "import sys, waits; from hnlib import __main__ as cli; sys.exit(cli.ma
 @pytest.fixture
 def checkout(new_checkout):
     """A page of an experiment with a loss that waits."""
-    texts = {"book/results/experiments/slow.toml": EXPERIMENT, "waits.py": LOSS}
+    texts = {"book/results/experiments/slow.toml": experiment("0-1", epochs=3), "waits.py": LOSS}
     return new_checkout(texts | {"notebooks/one.md": PAGE})
 
 

@@ -49,7 +49,7 @@ def faults(record: dict) -> list[str]:
         "losses": np.isfinite(np.array(record.get("losses", []), float)).all(),
     }
     if record["kind"] != kinds.MEASUREMENT:
-        run = records.run_of(record)
+        run = kinds.run_class(record["kind"]).read(record["configuration"])
         entry = run.catalogue.get(run.method)
         conditions["options"] = entry is None or run.options.keys() <= entry.defaults.keys()
         conditions |= {f"correct.{m}": has_bits(record, m) for m in record.get("correct", ())}

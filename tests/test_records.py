@@ -61,7 +61,8 @@ def test_the_table_has_a_row_a_run_and_a_column_an_option_or_metric():
     assert queued.protocols == "clean,paper"
     assert queued.run.name == ImageRun(queue=8, protocols=("paper",)).name
     assert math.isnan(queued.beta)
-    assert not len(runs.query("epsilon == 0.5 or svm > 0 or oracle_positives == True"))
+    assert not len(runs.query("epsilon == 0.5 or linear_paper > 0 or oracle_positives == True"))
+    assert "svm" not in runs and "svm" in records.frame([]), "graphs have it, and no rows all"
 
 
 def test_a_run_stands_under_the_device_that_it_was_trained_on():

@@ -91,6 +91,19 @@ def values(grids: list[dict], given: dict[str, list]) -> dict[str, list]:
     return {key: some for key, some in typed.items() if any(old != some for old in lists[key])}
 
 
+def changed_values(grids: list[dict], changed: dict) -> dict[str, list]:
+    """Return the values of grids: those of a changed grid, and a changed field or option alone.
+
+    Raises ValueError if one is given both ways.
+    """
+    of_grid, known = changed.get("grid", {}), varied(grids)
+    alone = {k: [v] for k, v in (changed | changed.get("options", {})).items() if k in known}
+    if twice := of_grid.keys() & alone.keys():
+        key = min(twice)
+        raise ValueError(f"{key} is given twice, as {alone[key][0]!r} and in grid; give one")
+    return of_grid | alone
+
+
 def _alike(key: str, value: Any, others: list) -> Any:
     """Return a value in the type of the others, of which names are made."""
     kinds = {type(one) for one in others}

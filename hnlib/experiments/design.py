@@ -150,7 +150,8 @@ class Design:
 
     def own(self, name: str, block: str) -> dict[str, Any]:
         """Return what the file says of an arm or a template, without what it extends."""
-        return (self.templates | self.arms[block])[self.known(name, block)]
+        every = self.templates | self.arms[block]
+        return every[name if name in every else self.known(name, block)]
 
     def blocks_with(self, arms) -> list[str]:
         """Return the blocks that have all arms; ValueError names the nearest if none has one."""
@@ -380,7 +381,7 @@ def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
     blocks = {one_of(published.blocks, x, no_block): published.blocks[x] for x in here["blocks"]}
 
     arms, places = published.arms, {}
-    if over := _over(published.grids, changed):
+    if over := making.changed_values(published.grids, changed):
         arms, places = making.regridded(known, published.grids, arms, over)
     few = {} if "arms" in given else places  # a new point is in the place of those that were kept
 
@@ -405,19 +406,6 @@ def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
     )
     check(made, published)
     return _apart(made, given, asked)
-
-
-def _over(grids: list[dict], changed: dict) -> dict[str, list]:
-    """Return the values of grids: those of a changed grid, and a changed field or option alone.
-
-    Raises ValueError if one is given both ways.
-    """
-    over, varied = changed.get("grid", {}), making.varied(grids)
-    alone = {k: [v] for k, v in (changed | changed.get("options", {})).items() if k in varied}
-    if twice := over.keys() & alone.keys():
-        key = min(twice)
-        raise ValueError(f"{key} is given twice, as {alone[key][0]!r} and in grid; give one")
-    return over | alone
 
 
 def _apart(made: Design, given: dict, asked: dict) -> Design:

@@ -162,8 +162,9 @@ def _train(design: Design, **how) -> Found:
     _train_missing(design, math.inf, **how)
     for other in design.choosers():
         _made(found(other))
-    print(_made(found(design)))
-    return found(design)
+    have = found(design)
+    print(_made(have))
+    return have
 
 
 def _train_missing(design: Design, until: float, **how) -> None:
@@ -174,12 +175,14 @@ def _train_missing(design: Design, until: float, **how) -> None:
     for other in design.choosers():
         if any(found(other).missing()):
             _train_missing(other, until, **how)
-    while runs := [*found(design).missing()]:  # what is chosen among own arms is known after these
+    runs = [*found(design).missing()]
+    while runs:
         left = max(1e-9, until - time.time()) / 60
         done = runner.train(runs, minutes=left if left < math.inf else None, **how)
         if done < len(runs):
             raise OutOfMinutes
-        if runs[0] in found(design).missing():
+        first, runs = runs[0], [*found(design).missing()]  # chosen among own arms by now, too
+        if first in runs:
             raise ValueError(
                 f"the learning curves of {design.name} show no {design.watches!r}; pass train() "
                 "the method whose observe() returns it"

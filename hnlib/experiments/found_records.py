@@ -11,7 +11,6 @@ import itertools
 import os
 import statistics
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -33,11 +32,9 @@ def found(design: Design) -> Found:
     It is the same object until records are added or superseded, or data of yours change. With
     ``$HNLIB_RECALL`` only tracked records count for a published run.
     """
-    tracked, own = records.tracked(), records.default_folder()
     recalled = "HNLIB_RECALL" in os.environ and not design.changed
-    folders = [tracked, *([own] if own.is_dir() and not recalled else [])]
-    indices = tuple(records.index_of(folder) for folder in folders)
-    _depend(tracked, indices[0])
+    indices = records.indices(own=not recalled)
+    _depend(indices[0])
     _, dataset = design.changed.get("dataset", ("", ""))
     return _found(design, indices, own_name(dataset))
 
@@ -48,9 +45,9 @@ def _found(design: Design, indices: tuple, _: str) -> Found:
 
 
 @functools.lru_cache(maxsize=1)
-def _depend(tracked: Path, _) -> None:
+def _depend(_) -> None:
     """Note that a chapter depends on all tracked files: any of them may get a record."""
-    records.depend(tracked)
+    records.depend(records.tracked())
 
 
 def kept(method: Callable) -> Callable:
@@ -113,6 +110,7 @@ class Found:
         known = {name: mean for name, mean in means.items() if mean is not None}
         return max(known, key=lambda name: known[name]) if len(known) == len(means) else None
 
+    @kept
     def run(self, name: str, seed: int, block: str = ""):
         """Return a run of an arm, None while the arm is not chosen."""
         arm = self.arm(name, block)

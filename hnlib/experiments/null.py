@@ -94,11 +94,12 @@ class Task:
         # the tracked records have none of a task of your own, and need not be there for it
         is_own = self.design.fields["kind"] == "own"
         places = [self.folder] if is_own else [records.tracked(), self.folder]
-        found = functools.reduce(or_, (records.index_of(one).find(keys) for one in places))
+        indices = [records.index_of(one) for one in places]
+        found = functools.reduce(or_, (one.find(keys) for one in indices))
 
         missing = {key: run for key, run in zip(keys, runs) if key not in found}
         hardware = records.environment()["hardware"]
-        times = [plans.cost(run, hardware, places).seconds or 0 for run in missing.values()]
+        times = [plans.cost(run, hardware, indices).seconds or 0 for run in missing.values()]
         minutes = sum(times) / 60 / (self.engine.workers or 1)
         about = f", about {minutes:.0f} min" if minutes >= 1 else ""
         print(f"{self.name}: {len(missing)} of {len(keys)} trainings to do{about}", flush=True)

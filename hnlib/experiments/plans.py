@@ -10,7 +10,6 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from hnlib.experiments.design import Design
@@ -32,19 +31,18 @@ class Cost(NamedTuple):
     machine: str | None
 
 
-def cost(run, hardware: dict, folders: Iterable[Path] | None = None) -> Cost:
+def cost(run, hardware: dict, indices: Iterable | None = None) -> Cost:
     """Return about what a run takes on some hardware, as `records.environment` describes it.
 
-    Rates are those of the records in `folders`, by default the tracked ones and your runs'.
-    If only other sizes of the same data are recorded, seconds are taken to grow with the size.
+    Rates are those of the records of `indices`, by default the tracked ones and your runs'. If
+    only other sizes of the same data are recorded, seconds are taken to grow with the size.
     """
     chosen, here = run.configuration, machine(hardware)
-    folders = folders or (records.tracked(), records.default_folder())
-    indices = (records.index_of(one) for one in folders if one.exists())
+    setting = setting_of(chosen)
     alike = [
         (one, ratio)
-        for index in indices
-        for one in index.costs.get(setting_of(chosen), ())
+        for index in (records.indices() if indices is None else indices)
+        for one in index.costs.get(setting, ())
         if ("gpu" in one.hardware) == ("gpu" in hardware)
         and (ratio := _ratio(chosen.get("train_size"), one.train_size))
     ]

@@ -176,7 +176,7 @@ class ImageRun(Configuration):
         left = min(size or count, count - validation)
         fit = {"validation": validation, "train_size": left if size else None}
         if batch > left // 2:
-            fit["batch_size"] = 2 ** max(1, (left // 4).bit_length() - 1)
+            fit["batch_size"] = cls.smaller_batch(left // 2)
         return {k: v for k, v in fit.items() if v is not None and v != chosen.get(k)}
 
     def check_names(self, root: Path | None = None, given: Container[str] = ()) -> None:
@@ -195,9 +195,9 @@ class ImageRun(Configuration):
         """Return the fields as numbers and words, an augmentation of ours by its name."""
         shown = super().display_values()
         if isinstance(self.augmentation, dict):
-            names = {str(one.recorded()): name for name, one in AUGMENTATIONS.items()}
-            fields = as_augmentation(self.augmentation).recorded()
-            shown["augmentation"] = names.get(str(fields), shown["augmentation"])
+            own = as_augmentation(self.augmentation)
+            named = (name for name, one in AUGMENTATIONS.items() if one == own)
+            shown["augmentation"] = next(named, shown["augmentation"])
         return shown
 
 

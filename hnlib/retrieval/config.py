@@ -141,7 +141,7 @@ class RetrievalRun(Configuration):
         judged, titles = sum(map(len, train.values())), len(collection.titled)
         count = judged * (which != "titles") + titles * (which != "judged")
         if count and (chosen.get("batch_size") or 128) > count // 2:
-            return {"batch_size": 2 ** max(1, (count // 4).bit_length() - 1)}
+            return {"batch_size": cls.smaller_batch(count // 2)}
         return {}
 
     def __post_init__(self):

@@ -85,7 +85,7 @@ class SentenceRun(Configuration):
         used = min(size or count, count)
         fit = {"train_size": used if size else None}
         if batch > used // 4:
-            fit["batch_size"] = 2 ** max(1, (used // 8).bit_length() - 1)
+            fit["batch_size"] = cls.smaller_batch(used // 4)
         return {k: v for k, v in fit.items() if v is not None and v != chosen.get(k)}
 
     def defaults_for_run(self) -> dict:

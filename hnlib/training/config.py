@@ -250,6 +250,11 @@ class Configuration:
         """Return what must be smaller than `chosen` for a data set, as far as its size is known."""
         return {}
 
+    @staticmethod
+    def smaller_batch(most: int) -> int:
+        """Return the largest power of two that is at most half of `most`; two at least."""
+        return 2 ** max(1, (most // 2).bit_length() - 1)
+
     def check_names(self, root: Path | None = None, given: Container[str] = ()) -> None:
         """Raise ValueError unless data set and encoder are known, or `given` as objects."""
         for name, choices in (("dataset", self.dataset_choices(root)), ("encoder", self.encoders)):
@@ -288,7 +293,7 @@ class Configuration:
             chosen["options"] = entry.defaults | beside | self.options
         return replace(self, **chosen)
 
-    @property
+    @functools.cached_property
     def configuration(self) -> dict:
         """The part of the record that names it, as read back from JSON."""
         run = self.resolved()
@@ -325,11 +330,12 @@ class Configuration:
         """Return this run with another experiment and seed, which are taken as they are."""
         twin = object.__new__(type(self))
         vars(twin).update(vars(self), experiment=experiment, seed=seed)
+        vars(twin).pop("configuration", None)
         return twin
 
     def display_values(self) -> dict:
         """Return the fields as numbers and words."""
-        return {name: to_text(value) for name, value in vars(self).items()}
+        return {name: to_text(getattr(self, name)) for name in defaults(type(self))}
 
 
 def current(fields: dict[str, Any]) -> dict[str, Any]:

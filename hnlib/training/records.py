@@ -178,6 +178,12 @@ class InMemory:
         return {one: self.runs[one] for one in self.has(keys)}
 
 
+def indices(own: bool = True) -> tuple[index.Index | InMemory, ...]:
+    """Return which runs the tracked records have, and, if `own`, those of this machine."""
+    folder = default_folder()
+    return tuple(map(index_of, [tracked(), *[folder] * (own and folder.is_dir())]))
+
+
 def index_of(source: Path) -> index.Index | InMemory:
     """Return which runs a folder or a Parquet of records has."""
     if source.is_dir():
@@ -202,19 +208,14 @@ def by_key(source: Path | None = None) -> dict[str, list[dict]]:
     return dict(found)
 
 
-def run_of(record: dict):
-    """Return the run of a record."""
-    return kinds.run_class(record["kind"]).read(record["configuration"])
-
-
 def frame(source: Path | str | list[dict] | None = None, scores: bool = False) -> pd.DataFrame:
     """Return the records of runs as a table: `frame().query("method == 'hcl' and beta == 1")`.
 
-    Columns: `record` (its name), `kind` (a key of `kinds.KINDS`), every field of the runs, every
-    option of their methods and every metric under its name; `seconds`, `date`, `hardware`; as they
-    are in the record, `test_images`, `graphs`, `sentences`, `judged` (examples of a task),
-    `metrics`, `environment`, and with `scores` also `history`, `losses`, `correct`; and `run`
-    itself. Several values are one word: `schedule == "beta=0.0:4.0:5"`.
+    Columns: `record` (its name), `kind` (a key of `kinds.KINDS`), every field of runs of these
+    kinds, every option of their methods and every metric under its name; `seconds`, `date`,
+    `hardware`; as they are in the record, `test_images`, `graphs`, `sentences`, `judged` (examples
+    of a task), `metrics`, `environment`, and with `scores` also `history`, `losses`, `correct`; and
+    `run` itself. Several values are one word: `schedule == "beta=0.0:4.0:5"`.
 
     Runs whose configurations differ in `experiment` alone count as one. Of replicates the first is
     taken; superseded records are left out. `source` is a folder (default: the tracked one) or a
@@ -253,9 +254,9 @@ def _table(several: Iterable[dict], identities: Iterable, scores: bool = False) 
         for row, whole in zip(rows, store.complete(several)):
             row |= {part: whole.get(part) for part in store.SCORES}
     table = pd.DataFrame(rows)
-    # a column for every field that a run can have
+    # a column for every field that a run of these kinds can have
     dtypes, expected = {}, {"kind", *(store.SCORES if scores else ())}
-    for kind in kinds.KINDS:
+    for kind in dict.fromkeys(row["kind"] for row in rows) or kinds.KINDS:
         run = kinds.run_class(kind)
         hints = typing.get_type_hints(run)
         expected |= {*defaults(run), *run.accuracies, *run.correlations}

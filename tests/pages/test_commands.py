@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from printed import commands_of
-from scripts import ROOT
+from scripts import ROOT, experiment
 
 from hnlib import __main__ as cli
 
@@ -90,26 +90,8 @@ def test_a_printed_command_is_one_of_the_shell(line, tmp_path):
     assert "papermill" not in line or "small = True" in (tmp_path / "out.ipynb").read_text("utf-8")
 
 
-EXPERIMENT = """
-question = "Is it trained?"
-primary = "knn"
-seeds = "0"
-minutes = 0.1
-[fields]
-kind = "images"
-dataset = "digits"
-train_size = 64
-batch_size = 32
-epochs = 1
-[blocks]
-digits = {}
-[arms]
-dcl = { method = "dcl" }
-"""
-
-
 def test_the_queue_is_listed_trained_and_empty(new_checkout, prints):
-    new_checkout({"book/results/experiments/one.toml": EXPERIMENT})
+    new_checkout({"book/results/experiments/one.toml": experiment("0", epochs=1)})
     listed, trained = sorted({x for x in PRINTED if x.startswith("hnlib queue")}, key=len)
     assert (listed, trained) == ("hnlib queue", "hnlib queue --run --minutes 50")
     assert "one" in prints(*listed.split()[1:])
