@@ -259,9 +259,9 @@ def load(name: str, *, small: bool = False, **parameters) -> Design:
         which ("0-2" or a list); ``arms``, patterns of those to keep; ``blocks``; the
         read-outs ``primary`` and ``beside``; and any fields of runs, which then hold in every block
         and arm. None changes nothing, and the published value only what ``small`` or the data set
-        would. A value that some blocks have keeps
-        these; one that none has keeps the first of the blocks that differ in it alone. What must
-        follow a data set stands in the file's table ``fits``.
+        would. A value that some blocks have keeps these; one that none has keeps the first of the
+        blocks that differ in it alone. What must follow a data set stands in the file's table
+        ``fits``.
 
         ``grid``, such as ``{"temperature": [0.05, 0.1]}``, replaces the values of the file's grids,
         and the names of their points follow; so does a field that they vary. ``options`` reach the

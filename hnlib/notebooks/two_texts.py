@@ -20,7 +20,8 @@ HEAD = "*In the published runs:*"
 BESIDE = """## Yours beside the published
 
 Each comparison of this page, here and in the published runs, with its 95 % interval. The intervals
-of what the page compares at once hold together. A dash: not among the published runs."""
+of what the page compares at once at these parameters hold together, on both sides. A dash: not
+among the published runs."""
 BESIDE_CODE = "from hnlib.experiments import beside\n\nbeside()"
 LIST = re.compile(r"^( *)([-*] |\d+\. )")
 
