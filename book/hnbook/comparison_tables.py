@@ -49,7 +49,10 @@ class OneVariance:
         each = [between(group, first, metric, mixed=True) for group in others]
         pooled = comparisons.family(each, pooled=True)[0]
         shared = dict(between=pooled.between, df=pooled.df)
-        return {name: replace(between(*pair, metric), **shared) for name, pair in groups.items()}
+        return {
+            name: replace(between(ours, base, metric), **shared)
+            for name, (ours, base) in groups.items()
+        }
 
     def _together(self, metric: str) -> dict[str, Effect]:
         alone = self._alone(metric)
