@@ -82,7 +82,7 @@ def _pairing(b: Batch) -> str | None:
     if b.curve is not None and max(b.curve) - min(b.curve) < 1e-5:
         says = f"the loss is {b.curve[0]:.3g} whether rows are equal or orthogonal"
         return f"{says}: its terms cancel; has a direction or a term the wrong sign?"
-    pulls, i = b.pulls.nan_to_num(nan=0.0).fill_diagonal_(0)[:n], int(rows[0])  # pyright: ignore[reportOptionalMemberAccess]
+    pulls, i = b.pulls.nan_to_num(nan=0.0).fill_diagonal_(0)[:n], int(rows[0])
     own, others = pulls[:, n : 2 * n].diagonal(), pulls.clone()
     others[:, n : 2 * n].fill_diagonal_(0)
     if float((-own[rows] > 1.5 * others[rows].abs().amax(1)).float().mean()) > 0.5:
@@ -343,7 +343,7 @@ def _temperature(b: Batch) -> str | None:
         return None
     fit = b.fit
     known = fit is not None and b.program.is_log(b.curve[0])  # else a hinge may look like one
-    scale = 1 / fit.temperature if known else 0.0  # pyright: ignore[reportOptionalMemberAccess]
+    scale = 1 / fit.temperature if known else 0.0
     if fit is None and abs(b.curve[NEAR]) < 1e-4 and b.pulls is not None:
         n = b.program.n
         scale = float(b.pulls[:n, n : 2 * n].diagonal().nanmedian())

@@ -147,7 +147,7 @@ class Program:
     @property
     def _rows_of_labels(self) -> tuple[list[Tensor], list[Tensor]]:
         """Two rows of each label; the first of all stand before the second."""
-        labels = self.labels.cpu()  # pyright: ignore[reportOptionalMemberAccess]
+        labels = self.labels.cpu()
         two = [torch.nonzero(labels == y)[:2, 0] for y in labels.unique()]
         two = [rows for rows in two if len(rows) == 2][: min(ROWS, (self.width - 1) // processes())]
         if len(two) < 2:
@@ -236,7 +236,7 @@ def _pulls_by_parts(program: Program) -> Tensor:
     sizes, width = [len(z) for z in program.columns], program.width
     room = (width - 1) // processes()  # directions of a process
     if program.layout == "rows":
-        parts = program.labels.argsort(stable=True).cpu().split(room)  # pyright: ignore[reportOptionalMemberAccess]
+        parts = program.labels.argsort(stable=True).cpu().split(room)
     else:
         n, further = program.n, sum(sizes) - 2 * program.n
         shifts = [(0, n), (n, n), (2 * n, further)][: 2 + (further > 0)]

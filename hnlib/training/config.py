@@ -122,7 +122,7 @@ class Engine:
             return given or cls()
         if not isinstance(given, str | dict):
             raise ValueError(f'engine must be like "processes" or {{"workers": 4}}, got {given!r}')
-        return cls(engine=given) if isinstance(given, str) else cls(**given)  # pyright: ignore[reportCallIssue]
+        return cls(engine=given) if isinstance(given, str) else cls(**given)
 
     @property
     def chosen(self) -> dict:
