@@ -291,3 +291,13 @@ def test_seeds_are_a_number_or_a_text_whatever_is_published():
     with pytest.raises(ValueError, match="parameter epochs must be like 3, got '0-2'"):
         execute.guard_parameters({"epochs": 3}, {"epochs": "0-2"})
     assert execute.guard_parameters({"size": 3}, {"size": "10_000"}) == {"size": 10_000}
+
+
+def test_a_number_of_seeds_is_told_in_the_terminal_and_not_on_the_page(monkeypatch, capsys):
+    monkeypatch.setattr(execute, "execute", lambda *_, **__: 1.0)
+    execute.run("experiments/pairs", {"seeds": "3"})
+    assert 'seeds=3 are so many seeds; before 0.2 it was the one, which is "3"' in (
+        capsys.readouterr().err
+    )
+    execute.run("experiments/pairs", {"seeds": '"3"'})
+    assert not capsys.readouterr().err
