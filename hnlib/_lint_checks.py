@@ -58,7 +58,7 @@ def _no_gradient(b: Batch) -> str | None:
     idle = {k: p for k, p in wants.items() if id(p) not in reached}
     idle = {k: p for k, p in idle.items() if not _follows(p, reached.values())}
     part, whole = (sum(p.numel() for p in of.values()) for of in (idle, wants))
-    if not reached or part < IDLE * whole:
+    if not reached or part <= IDLE * whole:
         return None
     says = f"{'keys' if trains[0] else 'queries'} are made without a gradient, and {len(idle)} of"
     says = f"{says} {len(wants)} parameters of the model get none ({next(iter(idle))})"

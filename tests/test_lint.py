@@ -398,6 +398,7 @@ def test_a_tower_without_a_gradient_is_named_unless_it_is_meant():
     assert not lint(ranking, a(Q), b(K), model=towers)
     assert not lint(ranking, a(Q), k)  # without the model nobody can know
     assert not lint(ranking, a(Q), k, model=nn.ModuleList([a, b.requires_grad_(False)]))
+    assert not lint(ranking, a(Q), k, model=b)  # frozen as a whole
     momentum = nn.Linear(D, D)
     momentum.load_state_dict({name: 0.9 * p for name, p in a.state_dict().items()})
     with torch.no_grad():
