@@ -57,9 +57,8 @@ def _no_gradient(b: Batch) -> str | None:
     reached = leaves(b.program.graphs)
     idle = {k: p for k, p in wants.items() if id(p) not in reached}
     idle = {k: p for k, p in idle.items() if not _follows(p, reached.values())}
-    if not reached or sum(p.numel() for p in idle.values()) < IDLE * sum(
-        p.numel() for p in wants.values()
-    ):
+    part, whole = (sum(p.numel() for p in of.values()) for of in (idle, wants))
+    if not reached or part <= IDLE * whole:
         return None
     says = f"{'keys' if trains[0] else 'queries'} are made without a gradient, and {len(idle)} of"
     says = f"{says} {len(wants)} parameters of the model get none ({next(iter(idle))})"
@@ -180,13 +179,10 @@ def _unused(b: Batch) -> str | None:
 
 
 def _zero_rows(b: Batch) -> str | None:
-    sides = _sides(b)
-    for side, z in sides.items():
+    for side, z in _sides(b).items():
         zero = z.float().norm(dim=1) == 0
         if float(zero.float().mean()) > ALIKE:
-            says = (
-                f"{int(zero.sum())} of {len(z)} {side} are zero, from {int(zero.int().argmax())} on"
-            )
+            says = f"{int(zero.sum())} of {len(z)} {side} are zero (row {int(zero.int().argmax())})"
             return f"{says}: they have no direction; an empty queue, or a dead layer?"
     return None
 

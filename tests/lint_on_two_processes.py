@@ -87,9 +87,11 @@ CASES = {
     "modelscope/ms-swift#10150": mined_put_back,
     "modelscope/ms-swift#5477": lambda q, k: local(q, k, own_put_back),
     "KevinMusgrave/pytorch-metric-learning#562": lambda q, k: whole(q, k, gather, 2),
+    "modelscope/ms-swift#5477, doubled": lambda q, k: 2 * local(q, k, own_put_back),
     "unshifted": unshifted,
     "right: gathered with gradients": lambda q, k: whole(q, k, gather),
     "right: own queries": lambda q, k: local(q, k, gather),
+    # Lightning's all_gather(z, sync_grads=True) calls it, too
     "right: torch's gather": lambda q, k: local(
         q, k, lambda z: torch.cat(with_gradients.all_gather(z))
     ),
