@@ -209,47 +209,61 @@ def raise_if(bad: Tensor, message: str, value: Tensor | None = None) -> None:
     """Raise ValueError if any entry of `bad` of shape [n] is true.
 
     The message may contain {row}, the first such entry, and {value}, that entry of `value`. On an
-    accelerator, where reading it would stall every step, the innermost `deferred` keeps the
-    condition until it is asked.
+    accelerator, where reading it would stall every step, and where it is compiled, the innermost
+    `deferred` keeps the condition until it is asked.
     """
     if on_cpu(bad):
         if bad.any():
             row = int(bad.nonzero()[0])
             shown = row if value is None else value[row].item()
             raise ValueError(message.format(row=row, value=shown))
-    elif _deferred and bad.device.type not in ("cpu", "meta"):
+    elif _deferred and (bad.device.type not in ("cpu", "meta") or torch.compiler.is_compiling()):
         _deferred[-1].add(bad, message, value)
 
 
 class Deferred:
-    """Conditions met on an accelerator, which stay there until `raise_if_any`."""
+    """Conditions met on an accelerator or compiled, which stay there until `raise_if_any`."""
 
     def __init__(self):
         self._met: dict[str, tuple[Tensor, ...]] = {}
 
     def add(self, bad: Tensor, message: str, value: Tensor | None = None) -> None:
-        """Keep the first true entry of `bad` of shape [n], unless one has already been kept."""
+        """Keep the first true entry of `bad` of shape [n], unless one has already been kept.
+
+        What is kept is written in place: a CUDA graph repeats the writing alone.
+        """
         row = bad.int().argmax()
-        value = row if value is None else value.detach().index_select(0, row[None])[0]
-        met = bad.any(), row, value
-        before = self._met.get(message, met)
-        self._met[message] = tuple(torch.where(before[0], a, b) for a, b in zip(before, met))
+        value = row.clone() if value is None else value.detach().index_select(0, row[None])[0]
+        if message not in self._met:
+            self._met[message] = bad.any(), row, value
+            return
+        met, *first = self._met[message]
+        for kept, new in zip(first, (row, value)):
+            kept.copy_(torch.where(met, kept, new))
+        met.logical_or_(bad.any())
 
     def raise_if_any(self) -> None:
         """Raise ValueError with the message of the first condition met; then forget them all."""
-        met, self._met = self._met, {}
-        for message, (bad, row, value) in met.items():
-            if bad.item():
-                raise ValueError(message.format(row=row.item(), value=value.item()))
+        try:
+            for message, (bad, row, value) in self._met.items():
+                if bad.item():
+                    raise ValueError(message.format(row=row.item(), value=value.item()))
+        finally:
+            self.forget()
+
+    def forget(self) -> None:
+        """Forget the conditions met so far, in place."""
+        for bad, *_ in self._met.values():
+            bad.zero_()
 
 
 _deferred: list[Deferred] = []
 
 
 @contextmanager
-def deferred() -> Iterator[Deferred]:
+def deferred(conditions: Deferred | None = None) -> Iterator[Deferred]:
     """Collect the conditions that `raise_if` meets on an accelerator, to be raised later."""
-    _deferred.append(Deferred())
+    _deferred.append(conditions or Deferred())
     try:
         yield _deferred[-1]
     finally:

@@ -113,6 +113,11 @@ def shared_masks(n: int, m: int, shift: int, device: torch.device, dtype: torch.
     return masks
 
 
+def alive() -> list[Masks]:
+    """Return the masks that somebody holds now, for who needs them to stay."""
+    return list(_alive.values())
+
+
 def _own_masks(n: int, m: int, shift: int, device: torch.device, dtype: torch.dtype) -> Masks:
     """Make the masks in which the positive of row i is column i + `shift` (mod n).
 

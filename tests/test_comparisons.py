@@ -53,6 +53,11 @@ def test_a_seed_is_paired_on_one_kind_of_processor():
     with pytest.raises(ValueError, match=r"seed 1 ran on A 25/1 for .* and on A for .*; run one"):
         compare(table)
     assert compare(table, mixed=True) == compare(table.drop(columns="environment"))
+    for where in ({"cpu": "A"}, {"cpu": "A", "gpu": "G"}):  # nor with another kind of step
+        table["environment"] = [{"hardware": where}] * len(table)
+        table.at[1, "environment"] = {"hardware": where | {"step": "compiled"}}
+        with pytest.raises(ValueError, match=r"seed 1 ran on (A|G), step=compiled for"):
+            compare(table)
 
 
 # --- paired by seed

@@ -52,6 +52,7 @@ def test_every_experiment_that_follows_another_is_named_here():
         "images-longer-hundred": ("images-longer",),
         "made-up-again": ("made-up",),
         "resnet18-confirmed": ("resnet18", "resnet18-temperatures"),
+        "resnet18-hundred-epochs": ("resnet18", "resnet18-temperatures", "resnet18-confirmed"),
         "resnet18-temperatures": ("resnet18",),
     }
 

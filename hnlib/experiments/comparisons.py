@@ -362,11 +362,15 @@ def _require_same_processor(a, b) -> None:
 
 
 def processor(hardware: dict) -> str:
-    """Return the name of a GPU, or of a CPU with family, model and stepping if recorded."""
+    """Return the name of a GPU, or of a CPU with family, model and stepping if recorded.
+
+    Where training steps were compiled, or a graph, it says so, for they round differently.
+    """
+    step = f", step={hardware['step']}" if "step" in hardware else ""
     if "gpu" in hardware:
-        return hardware["gpu"]
+        return hardware["gpu"] + step
     details = "/".join(filter(None, map(hardware.get, ("family", "model", "stepping"))))
-    return f"{hardware['cpu']} {details}".strip()
+    return f"{hardware['cpu']} {details}".strip() + step
 
 
 def _images(a, b, metric) -> int | None:

@@ -43,7 +43,8 @@ def train(design: Design, *, minutes: float | None = None, **how) -> Found:
     minutes
         Train seed by seed and stop after these, with what is whole; the same call goes on.
     **how
-        As for `runner.train`: ``device``, ``engine``, ``keep``, ``data_root``, ``method``.
+        As for `runner.train`: ``device``, ``engine``, ``keep``, ``data_root``, ``method``,
+        ``step``.
 
     Returns
     -------

@@ -181,6 +181,7 @@ def train(
     method: Callable | None = None,
     finished: Callable | None = None,
     keep: bool = False,
+    step: str = "eager",
     leave_out: tuple[type[Exception], ...] = (),
 ) -> int:
     """Train runs and append their records to one folder; return how many were recorded.
@@ -207,6 +208,8 @@ def train(
         Called with a run and its record, or the exception for which it was left out.
     keep
         Save each trained model beside the records (`kept`).
+    step
+        "eager", "compiled" or "graph", as for `train`. No seed is compared across them.
     leave_out
         Exceptions for which a run is left out instead of ending everything.
     """
@@ -222,6 +225,7 @@ def train(
         folder=None if remote else folder,
         method=method,
         keep=keep,
+        step=step,
         progress=engine.engine == "here" and sys.stderr.isatty(),
     )
     begun = (unfinished(run, folder) for run in runs)

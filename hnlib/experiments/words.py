@@ -71,13 +71,15 @@ def where(found: Iterable[dict[str, Any]]) -> str:
 
 
 def machine(hardware: dict[str, Any]) -> str:
-    """Return a machine in words: its GPU, or its processor and threads."""
+    """Return a machine in words: its GPU, or its processor and threads; steps unless eager."""
+    step = f", step={hardware['step']}" if "step" in hardware else ""
     if gpu := hardware.get("gpu"):
-        return str(gpu)
+        return f"{gpu}{step}"
     named = hardware.get("cpu", "an unknown processor").removesuffix(" Processor")
     model = [hardware[part] for part in ("family", "model") if part in hardware]
     threads = hardware.get("threads", 1)
-    return f"{named} {'/'.join(model)}, {threads} thread{'s' * (threads != 1)}".replace(" ,", ",")
+    about = f"{named} {'/'.join(model)}, {threads} thread{'s' * (threads != 1)}{step}"
+    return about.replace(" ,", ",")
 
 
 def format_value(value) -> str:

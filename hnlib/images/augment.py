@@ -8,6 +8,8 @@ over images and no wait for the device.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,19 +26,40 @@ def plain(x: Tensor) -> Tensor:
     return _normalise(_unit(x))
 
 
+class Drawn(NamedTuple):
+    """What is drawn for the views of B images, None where an augmentation does without.
+
+    Boxes [B, 4] as of `crop_boxes`; flip and grey [B], bool; angle in radians, factors of the
+    colours, hue in turns, and sigma in pixels, each [B]; noise [B, C, H, W], as it is added.
+    """
+
+    boxes: Tensor | None = None
+    flip: Tensor | None = None
+    angle: Tensor | None = None
+    brightness: Tensor | None = None
+    contrast: Tensor | None = None
+    saturation: Tensor | None = None
+    hue: Tensor | None = None
+    grey: Tensor | None = None
+    sigma: Tensor | None = None
+    noise: Tensor | None = None
+
+
 def two_views(
     x: Tensor,
     generator: torch.Generator | None = None,
     augmentation: str | Augmentation = "simclr",
     part: tuple[int, int] | None = None,
     other: Tensor | None = None,
+    render: Callable | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return two random views, float [B,C,H,W], of images uint8 [B,H,W,C].
 
     The second view is of `other`, if given. `part` = (offset, total): `x` are the images offset …
     offset+B of a batch of `total`. Random numbers are drawn for the whole batch and each image uses
     its own: devices that share a batch make the views that one device would (bitwise on the CPU),
-    and their generators stay together. The generator must live on the device of `x`.
+    and their generators stay together. The generator must live on the device of `x`. `render` makes
+    the views of what was drawn: `rendered`, which is the default, or that compiled.
     """
     # one pass over 2B images is faster than two over B
     both = torch.cat([x, x if other is None else other])
@@ -45,7 +68,7 @@ def two_views(
     if part is not None:
         rows = offset + torch.arange(len(x), device=x.device)
         rows = torch.cat([rows, total + rows])
-    both = view(both, generator, augmentation, 2 * total, rows)
+    both = view(both, generator, augmentation, 2 * total, rows, render)
     return both[: len(x)], both[len(x) :]
 
 
@@ -55,12 +78,21 @@ def view(
     augmentation: str | Augmentation = "simclr",
     n: int | None = None,
     rows: Tensor | None = None,
+    render: Callable | None = None,
 ) -> Tensor:
-    """Return one random view of each image; images and generator as in `two_views`.
+    """Return one random view of each image; images, generator and `render` as in `two_views`.
 
     `x` may be the given `rows` of a batch of `n`, for all of which random numbers are drawn.
     """
-    how, device, n = as_augmentation(augmentation), x.device, n or len(x)
+    how = as_augmentation(augmentation)
+    drawn = _draw(n or len(x), tuple(x.shape[1:]), how, generator, x.device)
+    if rows is not None:
+        drawn = Drawn(*(one if one is None else one[rows] for one in drawn))
+    return (render or rendered)(x, drawn, how.size, how.blur_kernel)
+
+
+def _draw(n: int, shape: tuple[int, int, int], how: Augmentation, generator, device) -> Drawn:
+    """Draw all that is random in the views of `n` images of a shape (H, W, C)."""
 
     def uniform(low, high):
         return torch.rand(n, generator=generator, device=device) * (high - low) + low
@@ -68,34 +100,46 @@ def view(
     def happens(p):
         return torch.rand(n, generator=generator, device=device) < p
 
-    def ours(drawn):
-        return drawn if rows is None or drawn is None else drawn[rows]
-
-    x = _unit(x)
+    height, width, channels = shape
+    drawn: dict[str, Tensor] = {}
     if how.crop_scale != (1.0, 1.0) or how.rotation or how.flip or how.size:
-        height, width = x.shape[2:]
         ranges = how.crop_scale, how.crop_ratio
-        boxes = crop_boxes(n, height, width, *ranges, generator, device)
-        degrees = uniform(-how.rotation, how.rotation) if how.rotation else None
-        angle = None if degrees is None else degrees * (math.pi / 180)
-        flip = happens(how.flip) if how.flip else None
-        if how.size is None:
-            x = _resample(x, ours(boxes), ours(flip), ours(angle))
-        else:
-            x = _resize(x, ours(boxes), ours(flip), how.size)
+        drawn["boxes"] = crop_boxes(n, height, width, *ranges, generator, device)
+        if how.rotation:
+            drawn["angle"] = uniform(-how.rotation, how.rotation) * (math.pi / 180)
+        if how.flip:
+            drawn["flip"] = happens(how.flip)
     if how.jitter_p:
         on = happens(how.jitter_p)
-        factors = [torch.where(on, uniform(1 - j, 1 + j), 1.0) for j in how.jitter[:3]]
-        hue = torch.where(on, uniform(-how.jitter[3], how.jitter[3]), 0.0)
-        x = jitter(x, *map(ours, (*factors, hue)))
+        for name, j in zip(("brightness", "contrast", "saturation"), how.jitter):
+            drawn[name] = torch.where(on, uniform(1 - j, 1 + j), 1.0)
+        drawn["hue"] = torch.where(on, uniform(-how.jitter[3], how.jitter[3]), 0.0)
     if how.grey:
-        x = torch.where(ours(happens(how.grey)).view(-1, 1, 1, 1), _luma(x), x)
+        drawn["grey"] = happens(how.grey)
     if how.blur:
-        sigma = torch.where(happens(how.blur), uniform(*how.blur_sigma), 0.0)
-        x = blur(x, ours(sigma), how.blur_kernel)
+        drawn["sigma"] = torch.where(happens(how.blur), uniform(*how.blur_sigma), 0.0)
     if how.noise:
-        drawn = torch.randn((n, *x.shape[1:]), generator=generator, device=device)
-        x = x + how.noise * ours(drawn)
+        size = (how.size, how.size) if how.size else (height, width)
+        noise = torch.randn((n, channels, *size), generator=generator, device=device)
+        drawn["noise"] = how.noise * noise
+    return Drawn(**drawn)
+
+
+def rendered(x: Tensor, drawn: Drawn, size: int | None = None, blur_kernel: int = 3) -> Tensor:
+    """Make the views, float [B,C,H,W], of images uint8 [B,H,W,C]; nothing in it is random."""
+    x = _unit(x)
+    if drawn.boxes is not None and size is None:
+        x = _resample(x, drawn.boxes, drawn.flip, drawn.angle)
+    elif drawn.boxes is not None:
+        x = _resize(x, drawn.boxes, drawn.flip, size)
+    if drawn.hue is not None:
+        x = jitter(x, drawn.brightness, drawn.contrast, drawn.saturation, drawn.hue)
+    if drawn.grey is not None:
+        x = torch.where(drawn.grey.view(-1, 1, 1, 1), _luma(x), x)
+    if drawn.sigma is not None:
+        x = blur(x, drawn.sigma, blur_kernel)
+    if drawn.noise is not None:
+        x = x + drawn.noise
     return _normalise(x)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,9 +35,12 @@ class Views(task.Views):
 
 
 class Task(task.Task):
-    """Two views of each image. The images are resident on the device."""
+    """Two views of each image. The images are resident on the device.
 
-    unit = "image"
+    `render` makes the views of images and random numbers; it may be compiled.
+    """
+
+    unit, fixed_shapes = "image", True
 
     def __init__(
         self, run: ImageRun, method=None, device="cpu", data_root=None, dataset=None, encoder=None
@@ -52,6 +56,7 @@ class Task(task.Task):
         super().__init__(run, dataset, device, augmentation=chosen)
         self.augmentation, self.dataset = chosen, dataset
         self.encoder, self.draws_on = encoder, device
+        self.render = augment.rendered
         size = chosen.size or dataset.image_size
         self.shape = (dataset.channels, size, size)
         self.x, self.labels = dataset.x_train.to(device), dataset.y_train.to(device)
@@ -74,9 +79,8 @@ class Task(task.Task):
         if self.classmates is not None:
             other = self.x[self.classmates.draw(batch, generator)[share]]
         part = None if len(images) == len(batch) else (share.start, len(batch))
-        pair = augment.two_views(
-            self.x[images], generator, self.augmentation, part=part, other=other
-        )
+        how: Any = dict(part=part, other=other, render=self.render)
+        pair = augment.two_views(self.x[images], generator, self.augmentation, **how)
         first, second = (view.contiguous(memory_format=torch.channels_last) for view in pair)
         views = Views(first, second)
         if self.run.mixing == "i-mix":

@@ -62,6 +62,8 @@ class Execution:
         folder for the record
     save
         file for the trained encoder (safetensors)
+    step
+        eager, compiled (by torch.compile, of images) or graph (one CUDA graph, untested on a card)
     progress
         show a progress bar
     evaluate_every
@@ -78,6 +80,7 @@ class Execution:
     data_root: Path | None = None
     record_to: Annotated[Path | None, Hidden] = None
     save: Path | None = None
+    step: Literal["eager", "compiled", "graph"] = "eager"
     progress: Annotated[bool, Hidden] = True
     evaluate_every: Annotated[int, Field(ge=0)] | None = None
     predictions: Annotated[str | None, Hidden] = None

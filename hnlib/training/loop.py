@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from hnlib import _checks, _files, distributed, methods
 from hnlib.contrast import Contrast
-from hnlib.training import config, records, store
+from hnlib.training import config, records, step, store
 from hnlib.training.checkpoint import Checkpoint, TrainedRun
 from hnlib.training.task import Task
 
@@ -75,9 +75,12 @@ class Loop:
         kind = torch.optim.AdamW if task.decoupled else torch.optim.Adam
         optimiser = kind(parameters, **adam)
         self.trained, self.optimiser = fabric.setup(model, optimiser)
+        self.criterion: Any = self.method  # as it is called: perhaps compiled
         self.queue = KeyQueue(model, run) if run.queue else None
         self.progress, self.scheduled, self._embedded = Progress(), {}, ()
         self.supervised = needs(self.method, "supervised")
+        self.conditions = _checks.Deferred()
+        self.step = step.make(execution.step, self)
 
     @property
     def finished(self) -> bool:
@@ -133,28 +136,31 @@ class Loop:
         self.trained.train()
         losses = torch.empty(len(batches), device=device)
         finite = torch.ones(len(batches), dtype=torch.bool, device=device)
-        with _checks.deferred() as conditions:
+        with _checks.deferred(self.conditions):
             for i, batch in enumerate(batches):
                 self._schedule_rate(progress.step + i, len(every))
                 try:
-                    loss = self._loss(batch, generator)
+                    losses[i], finite[i] = self.step(batch, generator)
                 except Exception as error:
                     if self._finite(*self._parameters()):
                         raise
                     raise self._diverged(losses[:i], checkpoint) from error
-                self.optimiser.zero_grad()
-                self.fabric.backward(loss)
-                self.optimiser.step()
-                losses[i] = loss.detach()
-                finite[i] = self._finite()
             bad = (~losses.isfinite()).nonzero()
             if not len(bad) or finite[bad[0]]:  # embeddings were sound: was something else not?
-                conditions.raise_if_any()
+                self.conditions.raise_if_any()
         if len(bad) or not self._finite(*self._parameters()):
             # where all losses are sound, the last gradient was not
             raise self._diverged(losses[:-1], checkpoint)
         progress.step += len(batches)
         return self.task.mean_loss(losses, batches), sum(map(len, batches))
+
+    def advance(self, batch: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Train on a batch; return its loss, and whether the embeddings were finite."""
+        loss = self._loss(batch, generator)
+        self.optimiser.zero_grad()
+        self.fabric.backward(loss)
+        self.optimiser.step()
+        return loss.detach(), self._finite()
 
     def _loss(self, batch: Tensor, generator: torch.Generator) -> Tensor:
         """Return the loss of the whole batch; this process makes its share of the views."""
@@ -164,7 +170,7 @@ class Loop:
         labels = self.task.labels[batch].to(self.fabric.device) if self.supervised else None
         self._embedded = ()
         if self.queue is None:
-            return self.task.loss(self.trained, self.method, views, labels, self.gather)
+            return self.task.loss(self.trained, self.criterion, views, labels, self.gather)
         with self.fabric.autocast():
             keys = self.queue.keys(views.second)
         z1, z2 = self.gather(self.trained(views.first)), self.gather(keys)
@@ -194,7 +200,10 @@ class Loop:
         if run.lr_schedule == "cosine":
             factor = cosine(step, min(steps, run.max_steps or steps))
         for group in self.optimiser.param_groups:
-            group["lr"] = run.lr * factor
+            if isinstance(group["lr"], Tensor):  # a graph reads it where it is
+                group["lr"].fill_(run.lr * factor)
+            else:
+                group["lr"] = run.lr * factor
 
     def _diverged(self, before: Tensor, checkpoint) -> Diverged:
         """Return the error for the first loss of `before` that is not finite, or the step after."""
@@ -380,6 +389,7 @@ class RunTrainer:
     def __init__(self, fabric, task, method, execution: config.Execution):
         self.fabric, self.task, self.method, self.execution = fabric, task, method, execution
         self.writes = fabric.global_rank == 0  # all processes do the same work
+        self.asked = execution.step
         self.checkpoint = Checkpoint(
             execution.checkpoint, task.run.configuration, execution.checkpoint_seconds, self.writes
         )
@@ -400,6 +410,7 @@ class RunTrainer:
             self.trainings = [Progress(**one) for one in saved["finished"]]
             self.before = saved["sessions"]
             self.record = saved["record"] and json.loads(saved["record"])
+            self._keep_step(saved)
         for part in self.task.parts[len(self.trainings) :]:
             self.loop = Loop(self.fabric, part, self.method, self.execution)
             if saved:
@@ -409,8 +420,21 @@ class RunTrainer:
             self.loop.train(self.checkpoint, self.after_epoch, show_progress)
             self.trainings.append(self.loop.progress)
 
+    def _keep_step(self, saved: dict) -> None:
+        """Go on with the kind of step that a checkpoint began with; ValueError for another."""
+        asked, began = self.execution.step, saved.get("kind_of_step", "eager")
+        if asked != began:
+            raise ValueError(
+                f"the checkpoint {self.checkpoint.path} was begun with step={began}, not {asked}; "
+                "use its step, another path, or resume=False (--restart) to start over"
+            )
+        used = self.before[-1]["hardware"].get("step", "eager")  # if it could not be compiled
+        self.execution = replace(self.execution, step=used)
+
     def sessions(self) -> list[dict]:
         """Return the processes that worked on the run, this one last."""
+        if self.loop.step.kind != "eager":  # as records before there were others
+            self.environment["hardware"]["step"] = self.loop.step.kind
         used: dict[str, Any] = {"seconds": round(time.perf_counter() - self.begun, 3)}
         if self.fabric.device.type == "cuda":
             used["peak_memory"] = torch.cuda.max_memory_allocated(self.fabric.device)  # bytes
@@ -434,6 +458,7 @@ class RunTrainer:
             # JSON, because torch.load(weights_only=True) refuses NumPy's numbers
             "record": self.record and json.dumps(self.record, default=float),
             "sessions": self.sessions(),
+            "kind_of_step": self.asked,  # `step` is how many there were
         }
         self.checkpoint.save(self.loop.state_dict() | run_state)
 

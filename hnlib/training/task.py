@@ -29,7 +29,8 @@ class Task:
     for an example, `examples` their number, `len` the number of examples in an epoch. Random
     numbers of epoch $e$ come from a generator on the device `draws_on`, seeded by the run's seed
     and $e$ + `first_epoch`. `fused` steps of Adam round differently; with `decoupled` weight decay
-    Adam is AdamW. It is made as
+    Adam is AdamW. With `fixed_shapes` all batches have one shape, so that a step can be compiled;
+    of its views `render` can, if any, a function without random numbers. It is made as
     `Task(run, method, device, data_root)`, with the user's own `dataset` and `encoder`, if any.
     """
 
@@ -37,6 +38,7 @@ class Task:
     examples: int
     labels: Tensor = torch.zeros(0)
     title, unit, first_epoch, fused, decoupled = "", "example", 0, True, False
+    fixed_shapes, render = False, None
     draws_on: torch.device | str = "cpu"
 
     def __init__(self, run, data, device: torch.device | str = "cpu", **about):

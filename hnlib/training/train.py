@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hnlib.methods import Method
-from hnlib.training import kinds, loop
+from hnlib.training import kinds, loop, step
 from hnlib.training.checkpoint import TrainedRun, load
 from hnlib.training.config import Configuration, Execution
 from hnlib.training.loop import Diverged, Interrupted
@@ -47,8 +47,8 @@ def train(
         Fields of `hnlib.training.config.Execution`: ``device`` ("auto", "cpu", "cuda"),
         ``checkpoint`` (a file to resume from, written every ``checkpoint_seconds``), ``resume``,
         ``minutes`` (after which it stops, to be resumed), ``data_root``, ``record_to`` (a folder),
-        ``save`` (a file for `load`), ``progress``, ``evaluate_every`` (epochs between rows of the
-        history).
+        ``save`` (a file for `load`), ``step`` ("eager", "compiled", "graph"), ``progress``,
+        ``evaluate_every`` (epochs between rows of the history).
 
     Returns
     -------
@@ -107,6 +107,7 @@ def train(
         raise ValueError(
             f"batch_size must be a multiple of the {processes} processes, got {run.batch_size}"
         )
+    step.check(settings.step, task, run, fabric.device, processes)
     trained = task(run, method, fabric.device, settings.data_root, **given)
     if run.epochs and not len(trained):
         raise ValueError(
