@@ -45,5 +45,6 @@ def test_an_interval_shows_the_signs_of_its_ends_and_the_effect_between_them():
     text = lambda *x: tables.interval(Effect(*x, "these images")).replace("\u00a0", " ")  # noqa: E731
     assert text(0.02, 0.004, 95) == "+0.02 [+0.01, +0.03]"
     assert text(-0.02, 0.004, 95) == "\u22120.02 [\u22120.03, \u22120.01]"
-    assert text(0.05, 0.004, 95) == "+0.1 [+0.04, +0.1]"
+    assert text(0.04, 0.015, 95) == "+0.04 [+0.01, +0.1]"
+    assert text(0.04, 0.04, 95) == "+0.0 [\u22120.04, +0.1]"
     assert text(-0.02, 0.004, 0) == "+0.0"

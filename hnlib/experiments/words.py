@@ -39,14 +39,14 @@ def interval(effect: Effect) -> str:
     """Return an effect in points and its 95 % interval, as +1.7 [+0.6, +2.8].
 
     One seed has no interval. An end that rounds to zero gets a second digit, which shows its sign,
-    and so does the effect where both ends do.
+    and so does an effect that rounds to zero although the interval does not contain it.
     """
-    ends = (effect.low, effect.high)
-    low, high = (f"{x:+z.{1 + (abs(x) < 0.05)}f}" for x in ends)
     if not effect.df:
         return difference(effect)
-    digits = 1 + (max(map(abs, ends)) < 0.05)
-    shown = f"{effect.difference:+z.{digits}f}\u00a0[{low},\u00a0{high}]"
+    ends = (effect.low, effect.high)
+    one_digit = ends[0] < 0 < ends[1] or abs(effect.difference) >= 0.05
+    low, high = (f"{x:+z.{1 + (abs(x) < 0.05)}f}" for x in ends)
+    shown = f"{effect.difference:+z.{2 - one_digit}f}\u00a0[{low},\u00a0{high}]"
     return shown.replace("-", "\u2212")
 
 
