@@ -91,7 +91,7 @@ MALFORMED = [
     ({"configuration": None}, "configuration: .*instance of dict"),
     ({"configuration": ["images"]}, "configuration: .*instance of dict"),
     ({"configuration": ...}, "configuration: Field required"),
-    ({"kind": "videos"}, "kind: .*be 'images', .* or 'measurement', got 'videos'"),
+    ({"kind": "videos"}, "kind: .*must be one of images, .*, got 'videos'"),
     ({"kind": ["images"]}, "kind: .*got .'images'."),
     ({"sessions": [{"seconds": 1.5}]}, "sessions.0.environment: Field required"),
     (SUPERSEDING | {"date": 3}, "date: .*valid string"),
