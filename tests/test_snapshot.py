@@ -34,6 +34,7 @@ def snapshot(new_checkout, tmp_path, monkeypatch):
 def write(*arguments):
     """Write the snapshot as another process would."""
     golden.ground.cache_clear()
+    found_records._found.cache_clear()  # what was found knows what was chosen
     return golden.main([*arguments])
 
 
@@ -57,7 +58,6 @@ def other_choice(edited):
         return None if None in means.values() else sorted(means, key=means.get)[-2]
 
     edited.setattr(experiments.Found, "best", best)
-    found_records._found.cache_clear()  # what was found before knows what was chosen
 
 
 @pytest.mark.parametrize("edit", [wider, other_choice])
