@@ -280,6 +280,20 @@ def test_an_epoch_of_twice_the_images_takes_twice_as_long(checkout):
     assert cost(image(200)) == 12.0  # what was measured at this size is not computed
 
 
+def test_runs_of_one_setting_are_looked_up_once_and_others_are_not_taken_for_them(
+    checkout, monkeypatch
+):
+    cpu, image = {"cpu": "a processor"}, lambda **more: ImageRun(**{"epochs": 2} | more)
+    for size, took in ((100, 10.0), (200, 12.0)):
+        recorded(image(train_size=size), records.tracked(), took, knn=0.5)
+    sizes = [dict(train_size=n, epochs=e) for n in (100, 200, 400) for e in (2, 3)]
+    runs = [image(seed=seed, **more) for seed in range(3) for more in sizes]
+    singly, asked, look_up = [plans.cost(run, cpu) for run in runs], [], plans.cost
+    monkeypatch.setattr(plans, "cost", lambda run, *more: asked.append(run) or look_up(run, *more))
+    assert plans.costs(runs, cpu) == singly and len(asked) == len(sizes)
+    assert len({one.seconds for one in singly}) > 3
+
+
 @pytest.mark.parametrize("place", ["metrics", "environment"])
 def test_memory_is_the_peak_at_the_same_batch_size(checkout, place):
     run = lambda batch, seed: ImageRun(train_size=100, batch_size=batch, seed=seed)  # noqa: E731

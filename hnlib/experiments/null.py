@@ -99,8 +99,8 @@ class Task:
 
         missing = {key: run for key, run in zip(keys, runs) if key not in found}
         hardware = records.environment()["hardware"]
-        times = [plans.cost(run, hardware, indices).seconds or 0 for run in missing.values()]
-        minutes = sum(times) / 60 / (self.engine.workers or 1)
+        costs = plans.costs(missing.values(), hardware, indices)
+        minutes = sum(one.seconds or 0 for one in costs) / 60 / (self.engine.workers or 1)
         about = f", about {minutes:.0f} min" if minutes >= 1 else ""
         print(f"{self.name}: {len(missing)} of {len(keys)} trainings to do{about}", flush=True)
 

@@ -16,7 +16,7 @@ from hnlib.experiments.design import Design
 from hnlib.experiments.found_records import found
 from hnlib.experiments.words import DASH, machine
 from hnlib.training import records
-from hnlib.training.config import Engine
+from hnlib.training.config import Engine, canonical
 from hnlib.training.index import setting_of
 
 UNKNOWN = "unknown"
@@ -57,6 +57,18 @@ def cost(run, hardware: dict, indices: Iterable | None = None) -> Cost:
     made = Counter(machine(one.hardware) for one, _ in own or alike).most_common(1)[0][0]
     seconds = pace * (chosen.get("epochs") or 1)
     return Cost(seconds, max(peaks, default=None), "this machine" if own else made)
+
+
+def costs(runs: Iterable, hardware: dict, indices: Iterable | None = None) -> list[Cost]:
+    """Return the cost of each run; runs that differ by their seeds alone are looked up once."""
+    indices = [*(records.indices() if indices is None else indices)]
+    known, found = {}, []
+    for run in runs:
+        setting = canonical(run.configuration | {"seed": None})
+        if setting not in known:
+            known[setting] = cost(run, hardware, indices)
+        found.append(known[setting])
+    return found
 
 
 def _by_speed(run, hardware: dict) -> Cost:
@@ -213,10 +225,10 @@ def plan(*designs: Design, device: str = "auto", engine: str | dict | Engine | N
             if have.arm(name, block) is None
         )
         left = {records.key(run.configuration): run for run in have.missing()}
-        costs = tuple(cost(run, hardware) for key, run in left.items() if key not in seen)
+        new = tuple(costs((run for key, run in left.items() if key not in seen), hardware))
         seen |= left.keys()
-        runs = len(have.planned()) - len(left) + len(costs)  # without arms not chosen yet
-        rows.append(Row(design.name, runs, costs, tuple(waits), design.closed))
+        runs = len(have.planned()) - len(left) + len(new)  # without arms not chosen yet
+        rows.append(Row(design.name, runs, new, tuple(waits), design.closed))
     spread = Engine.of(engine)
     workers = spread.workers if spread.engine == "processes" else 1
     return Plan(tuple(rows), machine(hardware), workers)
