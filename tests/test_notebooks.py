@@ -296,8 +296,6 @@ def test_seeds_are_a_number_or_a_text_whatever_is_published():
 def test_a_number_of_seeds_is_told_in_the_terminal_and_not_on_the_page(monkeypatch, capsys):
     monkeypatch.setattr(execute, "execute", lambda *_, **__: 1.0)
     execute.run("experiments/pairs", {"seeds": "3"})
-    assert 'seeds=3 are so many seeds; before 0.2 it was the one, which is "3"' in (
-        capsys.readouterr().err
-    )
+    assert 'before 0.2 it was seed 3, which is seeds="3" now' in capsys.readouterr().err
     execute.run("experiments/pairs", {"seeds": '"3"'})
     assert not capsys.readouterr().err

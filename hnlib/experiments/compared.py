@@ -126,7 +126,7 @@ def _published(one: Compared) -> Effect | None:
     """
     used = {*records.USED}
     try:
-        with suppress(ValueError, LookupError, OSError):  # no such file
+        with suppress(ValueError, LookupError, OSError):  # no file, arm, block or run
             return one.again(recorded(one.design.name)).get(one.arguments)
     finally:
         records.USED.intersection_update(used)

@@ -345,7 +345,7 @@ def run(notebook: str, given: dict[str, str], out: Path | None = None) -> Path:
     path = find(notebook)
     parameters = guard_parameters(parameters_of(read(path)), given)
     if isinstance(n := parameters.get("seeds"), int):  # here, not on the page; until 0.3
-        rule = f'are so many seeds; before 0.2 it was the one, which is "{n}" now'
+        rule = f'is a number of seeds; before 0.2 it was seed {n}, which is seeds="{n}" now'
         print(f"hnlib: seeds={n} {rule}", file=sys.stderr)
     suffix = f"-{parameter_hash(parameters)}" if parameters else ""
     default = root() / "_build/runs" / f"{path.stem}{suffix}.ipynb"
