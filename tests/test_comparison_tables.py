@@ -25,7 +25,9 @@ def groups(gains):
 
 def recorded(arms):
     """Return what stands for the records of arms."""
-    design = SimpleNamespace(name="table", names=lambda block: [*arms], title=lambda block: block)
+    design = SimpleNamespace(
+        name="table", blocks={"": {}}, names=lambda block: [*arms], title=lambda block: block
+    )
     return SimpleNamespace(design=design, group=lambda arm, block: arms[arm])
 
 
@@ -57,6 +59,7 @@ def test_yours_stand_beside_the_published(pool, monkeypatch):
     here, published = groups([0, 0, 1]), groups([0, 2, -1, 5])
     of_page = {str(k): rows.iloc[:2] for k, rows in enumerate(here)} | {"mine": here[2].iloc[:2]}
     of_book = {str(k): rows for k, rows in enumerate(published)}
+    monkeypatch.setattr(compared, "names", lambda: ["table"])
     monkeypatch.setattr(compared, "recorded", lambda name: recorded(of_book))
     pairs = {"one": ("1", "0"), "two": ("2", "1"), "own": ("mine", "0")}
     book = {words: pairs[words] for words in ("one", "two")}

@@ -9,8 +9,9 @@ import pytest
 from scipy import stats
 
 from hnlib import experiments
-from hnlib.experiments import selection
+from hnlib.experiments import compared, selection
 from hnlib.experiments.selection import cross_fit
+from hnlib.experiments.words import interval
 
 
 def family(rng, truths, seeds, examples=24):
@@ -114,3 +115,17 @@ def test_a_chosen_arm_stands_for_its_candidates():
         named == selection.effect(longer, "released", "t0.*") and named.seeds == longer.design.seeds
     )
     assert named.difference != selection.effect(longer, "released", "t0.2*").difference
+
+
+def test_a_repeated_choice_stands_beside_the_published(monkeypatch):
+    """As it was corrected there, under its own name; a choice of your own has no published twin."""
+    monkeypatch.setattr(compared, "MADE", {})
+    tuned = experiments.recorded("search-tilts")
+    both = selection.effects(tuned, "tilt", "temperature")
+    assert [effect.family for effect in both.values()] == [2, 2]
+    monkeypatch.setattr(compared, "recorded", lambda name: tuned)
+    rows = experiments.beside().reset_index().to_dict("records")
+    assert [row["effect, published"] for row in rows] == [*map(interval, both.values())]
+    assert [row["effect, here"] for row in rows] == [*map(interval, both.values())]
+    assert all(row["comparison"].endswith("tilt − temperature, choice repeated") for row in rows)
+    assert not compared.is_recorded(tuned, "tilt", "mine", "ndcg", "static")

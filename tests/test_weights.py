@@ -22,6 +22,19 @@ def test_the_pull_of_a_tilt_is_that_of_a_lower_temperature():
     assert off((1 + 3.0) / 0.5) < 1e-12 < 1e-2 < off(3.0 / 0.5)
 
 
+@pytest.mark.parametrize("rest", [0, 1, 3, 300])
+def test_a_rest_of_the_images_does_not_count(rest):
+    """It has fewer negatives; a test set smaller than a batch is one, however few its images."""
+    generator = torch.Generator().manual_seed(rest)
+    z = functional.normalize(torch.randn(weights.BATCH + rest, 5, generator=generator))
+    y = torch.randint(3, (len(z),), generator=generator)
+    loss = methods.build("simclr", temperature=0.1)
+    whole = weights._shares(loss, z[: weights.BATCH], y[: weights.BATCH])
+    assert weights._shares(loss, z, y) == whole
+    few = weights._shares(loss, z[:6], y[:6])
+    assert few["heaviest"] == pytest.approx(1) and few["own"] == pytest.approx(few["own_heaviest"])
+
+
 @pytest.mark.slow
 def test_a_kept_model_is_the_one_that_was_trained(tmp_path, monkeypatch):
     """Trained once more, it has the same weights, and those of another seed are different."""

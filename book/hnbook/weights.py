@@ -93,8 +93,9 @@ def measured(found) -> dict:
             own = [round(one["own"], DIGITS) for one in by_loss]
             seeds.append(by_loss[losses.index(loss)] | {"seed": seed, "own_by_pull_of": own})
         rows.append({"arm": arm, "seeds": seeds, "shown": top})
-    parts = y.split(BATCH)[:BATCHES]
-    chances = [((part[:, None] == part).sum(1) - 1).double() / (len(part) - 1) for part in parts]
+    chances = [
+        ((part[:, None] == part).sum(1) - 1).double() / (len(part) - 1) for part in _batches(y)
+    ]
     return {
         "class_names": list(images.class_names),
         "base": float(torch.cat(chances).mean()),
@@ -118,6 +119,8 @@ def compare(found, seen: dict, ours: str, base: str, columns: dict[str, str]) ->
 
     def between(seen: dict) -> compared.Made:
         rows = shares(seen)
+        if not {ours, base} <= {*rows}:  # an arm of yours was not published
+            return {}
         made = {x: comparisons.between(rows[ours], rows[base], x) for x in columns}
         return {(ours, base, columns[x], "", "these images"): one for x, one in made.items()}
 
@@ -137,18 +140,25 @@ def _embedded(trained, x: Tensor) -> Tensor:
 def _shares(loss, z: Tensor, y: Tensor) -> dict:
     """Return the three shares of pull, means over all anchors."""
     found = []
-    for part, labels in zip(z.split(BATCH)[:BATCHES], y.split(BATCH)):
+    for part, labels in zip(_batches(z), _batches(y)):
         p = pull(loss, part)
         same = labels[:, None] == labels
-        top, j = p.topk(HEAVIEST, 1)
+        top, j = p.topk(min(HEAVIEST, len(part) - 1), 1)
         false = (top * same.gather(1, j)).sum(1) / top.sum(1)
         found.append(torch.stack([(p * same).sum(1), false, top.sum(1)]))
     return dict(zip(("own", "own_heaviest", "heaviest"), torch.cat(found, 1).mean(1).tolist()))
 
 
+def _batches(rows: Tensor) -> list[Tensor]:
+    """Return consecutive batches of one size: a rest has fewer negatives, so larger shares."""
+    size = min(BATCH, len(rows))
+    return [part for part in rows.split(size)[:BATCHES] if len(part) == size]
+
+
 def _top(share: Tensor, y: Tensor) -> list[dict]:
     """Return the negatives with the most pull; `weight` is in units of an equal share."""
-    weight, j = (share * (len(share) - 1)).topk(PICTURES)
+    negatives = len(share) - 1
+    weight, j = (share * negatives).topk(min(PICTURES, negatives))
     rounded = [round(x, DIGITS) for x in weight.tolist()]
     columns = zip(j.tolist(), y[j].tolist(), rounded)
     return [dict(zip(("image", "class", "weight"), row)) for row in columns]

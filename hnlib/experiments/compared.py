@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from hnlib.experiments import comparisons
 from hnlib.experiments.comparisons import Effect
-from hnlib.experiments.design import Design
+from hnlib.experiments.design import Design, flat, names
 from hnlib.experiments.found_records import Found, recorded
 from hnlib.experiments.words import DASH, TITLES, interval
 from hnlib.training import records
@@ -17,7 +16,7 @@ from hnlib.training.config import canonical
 
 COLUMNS = ("comparison", "by")
 PARTS = ("effect", "seeds", "verdict")
-
+REPEATED = "choice repeated"  # among an effect's arguments, in the place of its target
 
 Made = dict[tuple, Effect]  # by its arguments: ours, base, metric, block and target
 
@@ -53,11 +52,17 @@ def note(design: Design, made: Made, again: Callable[[Found], Made] | None = Non
 
 def family(found: Found, several: Iterable[tuple]) -> Made:
     """Return the effects of those arguments whose arms were found, corrected together."""
-    made = {}
-    for arguments in several:
-        with suppress(ValueError, LookupError):  # no arm, block or run
-            made[arguments] = between_arms(found, *arguments)
-    return dict(zip(made, comparisons.family(made.values())))
+    whole = [arguments for arguments in several if is_recorded(found, *arguments[:4])]
+    effects = comparisons.family(between_arms(found, *arguments) for arguments in whole)
+    return dict(zip(whole, effects))
+
+
+def is_recorded(found: Found, ours, base, metric: str, block: str) -> bool:
+    """Return whether both sides have scores by a metric in a block; a side is an arm or two."""
+    arms = {*flat((ours, base))}
+    if block not in found.design.blocks or not arms <= {*found.design.names(block)}:
+        return False
+    return all(metric in found.group(arm, block) for arm in arms)
 
 
 def beside():
@@ -99,9 +104,10 @@ def first() -> str | None:
 
 
 def _title(one: Compared) -> str:
-    ours, base, _, block, _ = one.arguments
+    ours, base, _, block, target = one.arguments
     where = f"{one.design.name} {one.design.title(block)}".strip()
-    return f"{where}: {_worded(ours)} − {_worded(base)}"
+    again = f", {REPEATED}" if target == REPEATED else ""
+    return f"{where}: {_worded(ours)} − {_worded(base)}{again}"
 
 
 def _by(one: Compared) -> str:
@@ -126,8 +132,11 @@ def _published(one: Compared) -> Effect | None:
     """
     used = {*records.USED}
     try:
-        with suppress(ValueError, LookupError, OSError):  # no file, arm, block or run
-            return one.again(recorded(one.design.name)).get(one.arguments)
+        found = recorded(one.design.name) if one.design.name in names() else None
+        *_, block, _ = one.arguments
+        if found is None or block not in found.design.blocks:
+            return None
+        return one.again(found).get(one.arguments)
     finally:
         records.USED.intersection_update(used)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from hnlib.experiments import comparisons
+from hnlib.experiments import compared, comparisons
 from hnlib.experiments.comparisons import Effect
 from hnlib.experiments.found_records import Found
 
@@ -156,7 +156,26 @@ def effect(found: Found, ours, base, metric: str | None = None, block: str = "")
     A family is a chosen arm, which stands for all arms among which it was chosen and is judged by
     its own runs as well, or an arm or pattern. Raises ValueError if runs or scores are missing.
     """
-    metric = metric or found.design.metric(block)
+    return effects(found, ours, base, metric, [block])[block]
+
+
+def effects(found: Found, ours, base, metric: str | None = None, blocks=None) -> dict[str, Effect]:
+    """Return `effect` by block, by default of all blocks, corrected together."""
+    asked = {
+        block: (ours, base, metric or found.design.metric(block), block, compared.REPEATED)
+        for block in blocks or found.design.blocks
+    }
+
+    def made(of: Found) -> compared.Made:
+        several = [x for x in asked.values() if of is found or compared.is_recorded(of, *x[:4])]
+        return dict(zip(several, comparisons.family(_effect(of, *x[:4]) for x in several)))
+
+    here = made(found)
+    compared.note(found.design, here, made)
+    return {block: here[arguments] for block, arguments in asked.items()}
+
+
+def _effect(found: Found, ours, base, metric: str, block: str) -> Effect:
     sides = [_scores(found, family, metric, block) for family in (ours, base)]
     seeds = sorted({seed for side in sides for scores in side for seed in scores})
     none = [np.nan] * len(next(iter(sides[0][0].values())))
