@@ -111,14 +111,15 @@ def test_a_table_of_public_losses_has_the_sharpness_of_their_profile(file, name,
     """The command profiles the first of a file's configurations; a temperature has 1/t."""
     shutil.copy(EXPERIMENTS.parent / "stages.npz", file.parent / "book/results")
     public = (PUBLIC / f"{name}.py").read_text("utf-8")
+    public += "\n\nCONFIGURATIONS = CONFIGURATIONS[::3]\n"  # a profile takes seconds
     file.write_text(public)
     found = experiments.train(planned(loss=str(file), blocks=["CIFAR-10"]), device="cpu")
     base, *rows = tables.added(found, "t* b0").frame.to_dict("records")
     assert (base[""], base["γ"]) == ("t0.5 b0", "2.00")
-    assert len(rows) == 4 and all(one[""].startswith("my_loss ") for one in rows)
+    assert len(rows) == 2 and all(one[""].startswith("my_loss ") for one in rows)
     measured = []
     for i in range(len(rows)):  # the arms go by their names
-        file.write_text(f"{public}\n\nCONFIGURATIONS = CONFIGURATIONS[{i}:]\n")
+        file.write_text(f"{public}CONFIGURATIONS = CONFIGURATIONS[{i}:]\n")
         *_, told = prints("profile", file).splitlines()
         said = re.search(r"γ = (.*?):", told)  # none if the loss weighs by more than similarity
         measured.append(said[1] if said else "")

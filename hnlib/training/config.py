@@ -453,6 +453,8 @@ def _finite(value):
     if isinstance(value, dict):
         return {str(k): _finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
+        if {*map(type, value)} == {float} and all(map(math.isfinite, value)):  # long, and quick
+            return [v + 0 for v in value]
         return [_finite(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
