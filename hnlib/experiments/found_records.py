@@ -78,6 +78,7 @@ class Found:
     def __init__(self, design: Design, indices: tuple):
         self.design, self.indices = design, indices
 
+    @kept
     def arm(self, name: str, block: str = "") -> dict[str, Any] | None:
         """Return the fields of an arm in a block, or None until what chooses it is recorded."""
         if name in self.design.chosen:
