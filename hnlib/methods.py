@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from hnlib import negatives, objectives, synthetic_negatives
+from hnlib import negatives, objectives, synthetic_negatives, unremix
 from hnlib._checks import (
     check,
     flag,
@@ -104,7 +104,7 @@ _OT = dict(temperature=0.5, epsilon=0.5, tau_plus=0.1, **_SINKHORN)
 _RELAXED = dict(temperature=0.5, epsilon=0.5, relaxation=1.0, tau_plus=0.1, **_SINKHORN)
 _TEACHER = dict(temperature=0.5, teacher_temperature=0.5, share=0.5)
 _UNREMIX = dict(
-    temperature=0.5, mixture=negatives.THIRDS, learn="fixed", gradient="pseudo-label", printed=False
+    temperature=0.5, mixture=unremix.THIRDS, learn="fixed", gradient="pseudo-label", printed=False
 )
 _MIXED = dict(temperature=0.5, hardest=32, pairs=32, with_anchor=4)
 _LABELS = dict(positives="class", average="anchors")

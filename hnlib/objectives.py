@@ -21,7 +21,7 @@ from hnlib import _checks
 from hnlib._checks import Finite, Fraction, Positive, Reduction, checked, per_anchor, raise_if
 from hnlib._log_sums import log_sums
 from hnlib.contrast import Contrast
-from hnlib.negatives import THIRDS, Gradient, Mixture, unremix_score
+from hnlib.unremix import THIRDS, Gradient, Mixture, unremix_score
 
 __all__ = ["averaged", "basic", "check_weights", "info_nce", "log_scale", "mean_variance"]
 __all__ += ["pairwise", "sigmoid", "signed", "soft_targets", "softplus", "weighted_mean"]
