@@ -294,7 +294,8 @@ def profile(
     import torch
 
     from hnlib.experiments import evidence
-    from hnlib.profile import TABLE, from_file, profile_loss, summary
+    from hnlib.profile import from_file, profile_loss, summary
+    from hnlib.profile_findings import TABLE
 
     torch.set_num_threads(1)  # the matrices are small
     loss = from_file(target)

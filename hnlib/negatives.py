@@ -11,109 +11,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
-from numbers import Real
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from hnlib import _checks, robust, transport
-from hnlib._checks import Finite, Flag, OnEmpty, OnFailure, Positive, checked, per_anchor, raise_if
+from hnlib._checks import Finite, Flag, OnFailure, Positive, per_anchor, raise_if
 from hnlib.contrast import Contrast
 from hnlib.masks import as_numbers
+from hnlib.unremix import unremix, unremix_components, unremix_score
+from hnlib.weightings import SKIP, SimilarityWeighting, Weighting, normalise, refuse_empty, uniform
 
 __all__ = ["SimilarityWeighting", "Weighting", "chi2_ball", "entropic_ot", "gaussian", "normalise"]
 __all__ += ["popularity", "semi_relaxed_ot", "thresholded", "tilted", "uniform", "unremix"]
 __all__ += ["unremix_components", "unremix_score"]
 
-THIRDS = (1 / 3, 1 / 3, 1 / 3)
-#: The remedy at the end of errors about an anchor without negatives.
-SKIP = 'or on_empty="skip" to leave such anchors out and count them'
-
-
-def _mixture(name: str, value) -> None:
-    """Raise ValueError unless the value is three shares; those of a learned one are a softmax."""
-    if isinstance(value, Tensor):
-        return _checks.shapes(value.shape == (3,), f"{name} must have shape (3,)", value)
-    shares = value if isinstance(value, list | tuple) else ()
-    shares = [share for share in shares if isinstance(share, Real) and share >= 0]
-    if not (len(shares) == 3 == len(value) and 0 < sum(shares) < math.inf):
-        raise ValueError(f"{name} must be three shares, at least 0 and not all 0, got {value!r}")
-
 
 def _named_cost(name: str, value) -> None:
     if not callable(value):
         _checks.one_of(name, value, ("exponential",))
-
-
-Mixture = Annotated[tuple[float, float, float] | Tensor, _mixture]
-Gradient = Annotated[str, partial(_checks.one_of, choices=("pseudo-label", "nt-xent"))]
-
-
-@dataclass(frozen=True, eq=False)
-class Weighting(_checks.Checked):
-    """Base class of the weightings: frozen dataclasses whose fields are their options.
-
-    Names are in lower case because weightings are used like functions.
-
-    Parameters
-    ----------
-    on_empty : {"raise", "skip"}, default "raise"
-        What happens to an anchor without an admissible negative; given by name.
-    """
-
-    on_empty: OnEmpty = field(default="raise", kw_only=True)
-
-    def __call__(self, contrast: Contrast) -> Tensor:
-        """Return the log-weights of shape [n, m]."""
-        raise NotImplementedError
-
-    def counted(self, contrast: Contrast) -> tuple[Tensor, int | Tensor]:
-        """Return the log-weights, and how many iterations behind them missed their tolerance."""
-        return self(contrast), 0
-
-    def skipping(self) -> Weighting:
-        """Return this weighting with ``on_empty="skip"``."""
-        return replace(self, on_empty="skip")
-
-
-class SimilarityWeighting(Weighting):
-    r"""Base class of $w_{ij} \propto e^{c_i f(s_{ij})}$, a function of one similarity.
-
-    A subclass defines `score`.
-    """
-
-    weights_gradient: Flag = False
-
-    def score(self, s: Tensor) -> tuple[Tensor, float | Tensor]:
-        """Return $f$ of similarities and the factor $c$, a number or a column."""
-        raise NotImplementedError
-
-    def __call__(self, contrast: Contrast) -> Tensor:
-        """Return the log-weights of shape [n, m]."""
-        s = contrast.similarity if self.weights_gradient else contrast.similarity.detach()
-        return normalise(*self.score(s), contrast, self.on_empty)
-
-
-@dataclass(frozen=True)
-class uniform(Weighting):
-    r"""Uniform negatives, $w_{ij} = 1/|N(i)|$.
-
-    Used by SimCLR; with class labels, by SCL.
-
-    Raises
-    ------
-    ValueError
-        When called, if an anchor has no admissible negative and ``on_empty="raise"``.
-    """
-
-    def __call__(self, contrast: Contrast) -> Tensor:
-        """Return the log-weights of shape [n, m]."""
-        _refuse_empty(contrast, self.on_empty)
-        return contrast.uniform_log_weights
 
 
 @dataclass(frozen=True)
@@ -482,224 +400,7 @@ class chi2_ball(Weighting):
 
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
-        _refuse_empty(contrast, self.on_empty)
+        refuse_empty(contrast, self.on_empty)
         s, uniform = contrast.similarity.detach(), contrast.uniform_log_weights
         log_w = robust.chi2_ball(s, eta=self.eta, log_reference=uniform).weights.log()
         return log_w.masked_fill((contrast.negative_counts == 0)[:, None], -torch.inf)
-
-
-@checked
-def unremix_components(
-    contrast: Contrast, gradient: Gradient = "pseudo-label", temperature: Positive = 0.5
-) -> Tensor:
-    r"""Return the three scores of UnReMix: uncertainty, similarity and distance.
-
-    Parameters
-    ----------
-    contrast : Contrast
-        Without labels: a contrast of two views, built with the inputs of the last layer as
-        `features`; or one of pairs, a queue, or nodes and graphs.
-    gradient : {"pseudo-label", "nt-xent"}, default "pseudo-label"
-        The loss whose gradient gives the uncertainty; "nt-xent" needs two views.
-    temperature : float or Tensor of shape [n], default 0.5
-        Temperature $t > 0$ of that loss, for "nt-xent".
-
-    Returns
-    -------
-    Tensor of shape [3, n, m]
-        $u_{ij}$, $s_{ij}$ and $r_{ij}$, without gradient. Cells outside $N(i)$ are arbitrary, and
-        $r = 0$ for a batch of two images.
-
-    Raises
-    ------
-    ValueError
-        If the contrast has labels, no embeddings or, for two views, no features; or if `gradient`
-        is another word, or does not apply.
-
-    Notes
-    -----
-    With last layer $z = Wh$, $p_{jk} \propto e^{s_{jk}}$ on $N(j)$ and the pseudo-label
-    $\hat y_j = \arg\max_k p_{jk}$,
-
-    $$a_j = \frac{1}{|Wh_j|} (I - z_j z_j^\top) \Big(\sum_k p_{jk} z_k - z_{\hat y_j}\Big),\\
-      u_{ij} = \langle a_i, a_j\rangle \langle h_i, h_j\rangle,\\
-      r_{ij} = \operatorname*{mean}_{k \in N(i) \cap N(j)} (1 - s_{jk}).$$
-
-    $a_j h_j^\top$ is the gradient in $W$ of $-\log p_{j \hat y_j}$, the other points held fixed.
-    The paper says "the parameter vector of the last layer"; the measure that it adopts (Ash et al.,
-    2020) uses the weights alone, and so does training here. To count a bias too, append a one to
-    every $h$: $u_{ij}$ gains $\langle a_i, a_j\rangle$. With "nt-xent" $\hat y_j$ is the other
-    view, $p_{jk} \propto e^{s_{jk}/t}$ on it and $N(j)$, and $a_j$ is divided by $t$.
-
-    Where anchors and candidates come from two encoders that need not end in a linear layer, the
-    gradients are those in the normalised embeddings, $u_{ij} = \langle a_i, b_j\rangle$: anchor
-    $i$ is told apart among $N(i)$, candidate $j$ among the anchors whose negative it is. $s$ is the
-    cosine, and $r_{ij}$ the mean of $1 - s_{jk}$ over the other candidates $k \in N(i)$.
-
-    References
-    ----------
-    .. [unremix] Tabassum et al., *Hard Negative Sampling Strategies for Contrastive Representation
-       Learning*, 2022, eqs. (2)-(4) and App. B.3; the closed form is ours.
-    """
-    known = contrast.anchors is not None and contrast.candidates is not None
-    if not (known and contrast.masks.never_empty):
-        raise ValueError("unremix needs embeddings, and no labels")
-    if not contrast.symmetric:
-        if gradient == "nt-xent":
-            raise ValueError("gradient='nt-xent' needs a contrast of two views")
-        return _unremix_between(contrast)
-    if contrast.features is None:
-        raise ValueError("unremix needs the inputs of the last layer, features=(h1, h2)")
-    z, s = contrast.candidates.detach(), contrast.similarity.detach()
-    h, n, images = contrast.features.detach().to(z), len(z), len(z) // 2
-    with _checks.outside_autocast(z.device), torch.no_grad():
-        if gradient == "pseudo-label":
-            p = torch.softmax(contrast.uniform_log_weights + s, 1)
-            pull = p @ z - z[p.argmax(1)]
-        else:
-            t = per_anchor("temperature", temperature, n)
-            p = torch.softmax((s / t).fill_diagonal_(-torch.inf), 1)
-            pull = (p @ z - z.roll(images, 0)) / t
-        a = (pull - (pull * z).sum(1, keepdim=True) * z) / contrast.norms.detach().to(z)[:, None]
-        uncertainty = (a @ a.T).mul_(h @ h.T)
-        both = s[:images] + s[images:]  # a candidate's similarity to both views of each image
-        for offset in (0, images):  # zero for its own image
-            both.diagonal(offset).zero_()
-        # the mean over N(j) without the two views of i; of two images nothing is left
-        distance = both.zero_() if images == 2 else (both - both.sum(0)).div_(n - 4).add_(1.0)
-        return torch.stack([uncertainty, s, distance.repeat(2, 1)])
-
-
-@torch.no_grad()
-def _unremix_between(contrast: Contrast) -> Tensor:
-    """Return the scores for anchors and candidates of two kinds."""
-    z, c = (normalize(part.detach(), dim=1) for part in (contrast.anchors, contrast.candidates))
-    mask = contrast.uniform_log_weights
-    with _checks.outside_autocast(z.device):
-        s = z @ c.T
-        u = _embedding_gradient(z, c, s + mask) @ _embedding_gradient(c, z, (s + mask).T).T
-        positive = as_numbers(contrast.positives, z.dtype) @ c
-        others = c.sum(0) - positive  # of an anchor's candidates all but one are its negatives
-        m = len(c)
-        return torch.stack([u, s, (m - 1 - others @ c.T) / max(m - 2, 1)])
-
-
-def _embedding_gradient(z: Tensor, others: Tensor, logits: Tensor) -> Tensor:
-    """Return the gradient of −log p at the nearest of the others, tangent to the sphere at z."""
-    p = torch.softmax(logits, 1).nan_to_num()  # a key that answers the only query has no others
-    pull = p @ others - others[p.argmax(1)]
-    return pull - (pull * z).sum(1, keepdim=True) * z
-
-
-def unremix_score(
-    contrast: Contrast,
-    mixture: Mixture = THIRDS,
-    gradient: Gradient = "pseudo-label",
-    temperature: Positive = 0.5,
-) -> Tensor:
-    r"""Return the score of UnReMix as printed, $\lambda_1u_{ij}+\lambda_2s_{ij}+\lambda_3r_{ij}$.
-
-    Parameters
-    ----------
-    contrast, mixture, gradient, temperature
-        As in `unremix_components` and `unremix`.
-
-    Returns
-    -------
-    Tensor of shape [n, m]
-        The scores, of either sign; cells outside $N(i)$ are arbitrary.
-    """
-    u, s, r = unremix_components(contrast, gradient, temperature)
-    share = shares(mixture, s)
-    return share[0] * u + share[1] * s + share[2] * r
-
-
-@dataclass(frozen=True)
-class unremix(Weighting):
-    r"""UnReMix normalised, $w\propto(\lambda_1u_{ij}+\lambda_2s_{ij}+\lambda_3r_{ij})_+$.
-
-    The paper's score can be negative and is not normalised (`objectives.signed`). Here a candidate
-    with a negative score has no weight, an anchor without a positive score has uniform weights, and
-    rows are normalised.
-
-    Parameters
-    ----------
-    mixture : three floats or Tensor of shape [3], default (1/3, 1/3, 1/3)
-        Shares $\lambda \ge 0$ of the scores, not all zero. Gradient flows through them alone.
-    gradient : {"pseudo-label", "nt-xent"}, default "pseudo-label"
-        See `unremix_components`.
-    temperature : float or Tensor of shape [n], default 0.5
-        See `unremix_components`.
-
-    Raises
-    ------
-    ValueError
-        If an option is out of range; when called, as in `unremix_components`.
-
-    References
-    ----------
-    .. [unremix] Tabassum et al., *Hard Negative Sampling Strategies for Contrastive Representation
-       Learning*, 2022, eq. (5), Algorithm 1.
-    """
-
-    mixture: Mixture = THIRDS
-    gradient: Gradient = "pseudo-label"
-    temperature: Positive = 0.5
-
-    def __call__(self, contrast: Contrast) -> Tensor:
-        """Return the log-weights of shape [n, m]."""
-        score = unremix_score(contrast, self.mixture, self.gradient, self.temperature)
-        positive = (score > 0) & contrast.admissible
-        positive = positive | ~positive.any(1, keepdim=True)  # if none is: uniform
-        tiny = torch.finfo(score.dtype).tiny
-        log_score = score.clamp_min(tiny).log().masked_fill(~positive, -torch.inf)
-        return normalise(log_score, 1.0, contrast, self.on_empty)
-
-
-def normalise(
-    score: Tensor, scale: float | Tensor, contrast: Contrast, on_empty: str = "raise"
-) -> Tensor:
-    r"""Return $\log w_{ij}$ of $w_{ij} \propto e^{c_i x_{ij}}$ on $N(i)$, for new weightings.
-
-    Parameters
-    ----------
-    score : Tensor of shape [n, m]
-        $x$, finite also outside $N(i)$. Gradient flows through it.
-    scale : float or Tensor of shape [n, 1]
-        $c$. Gradient flows through it.
-    contrast : Contrast
-        What is weighted.
-    on_empty : {"raise", "skip"}, default "raise"
-        What happens to an anchor without an admissible negative.
-
-    Returns
-    -------
-    Tensor of shape [n, m]
-        Log-weights; each row has logsumexp 0 over the admissible negatives and −inf elsewhere.
-
-    Raises
-    ------
-    ValueError
-        If an anchor has no admissible negative and ``on_empty="raise"``.
-    """
-    _refuse_empty(contrast, on_empty)
-    if isinstance(scale, Tensor):
-        score, scale = score * scale, 1
-    masked = torch.add(contrast.uniform_log_weights, score, alpha=scale)  # [n, m], −inf off N(i)
-    if contrast.masks.never_empty or on_empty == "raise":
-        return torch.log_softmax(masked, 1)
-    # outside the softmax, whose gradient would be NaN there
-    empty = (contrast.negative_counts == 0)[:, None]  # [n, 1]
-    return torch.log_softmax(masked.masked_fill(empty, 0.0), 1).masked_fill(empty, -torch.inf)
-
-
-def shares(mixture, like: Tensor):
-    """Return the shares of a mixture, on the device of a tensor if they are one."""
-    # numbers stay numbers: a copy to an accelerator would make it wait in every step
-    return mixture.to(like) if isinstance(mixture, Tensor) else mixture
-
-
-def _refuse_empty(contrast: Contrast, on_empty: str) -> None:
-    if on_empty == "raise" and not contrast.masks.never_empty:
-        message = "anchor {row} has no admissible negative; use a batch with more classes, "
-        raise_if(contrast.negative_counts == 0, message + SKIP)

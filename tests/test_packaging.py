@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 BOUNDS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
 #: The packages that each extra brings; the losses, modules of their own, need none.
 LOSSES = {path.stem for path in (ROOT / "hnlib").glob("[!_]*.py")} - {"commands"}
+#: Lines of a module that somebody has to read
+LONGEST = 500
 EXTRAS = {
     "": LOSSES,
     "training": ["training", "own", "experiments", "commands"],
@@ -36,6 +38,12 @@ EXTRAS = {
     "sentence-transformers": ["integrations"],
     "book": ["notebooks"],
 }
+
+
+def test_no_module_is_longer_than_one_can_read():
+    files = {path: path.read_bytes().count(b"\n") for path in (ROOT / "hnlib").rglob("*.py")}
+    assert len(files) > 100
+    assert {path.name: lines for path, lines in files.items() if lines > LONGEST} == {}
 
 
 # The wheel

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hnlib import methods, negatives
+from hnlib import methods, negatives, unremix
 from hnlib._checks import Finite, Flag, Positive, outside_autocast, per_anchor, positive
 
 
@@ -42,7 +42,7 @@ class unremix_repaired(negatives.Weighting):
     """The weights; gradient flows through the mixture, and through s if `weights_gradient`."""
 
     beta: Finite = 1.0
-    mixture: negatives.Mixture = negatives.THIRDS
+    mixture: unremix.Mixture = unremix.THIRDS
     temperature: Positive = 0.5
     weights_gradient: Flag = False
 
@@ -53,13 +53,13 @@ class unremix_repaired(negatives.Weighting):
         count = contrast.negative_counts[:, None]
         mean = s.masked_fill(outside, 0.0).sum(1, keepdim=True) / count
         variance = (s - mean).masked_fill(outside, 0.0).square().sum(1, keepdim=True) / count
-        share = negatives.shares(self.mixture, s)
+        share = unremix.shares(self.mixture, s)
         s = contrast.similarity if self.weights_gradient else s
         score = share[1] * s + variance.sqrt() * (share[0] * u + share[2] * r)
         scale = per_anchor("beta", self.beta, n) / per_anchor("temperature", self.temperature, n)
         return negatives.normalise(score, scale, contrast, self.on_empty)
 
 
-defaults = dict(temperature=0.5, beta=1.0, mixture=negatives.THIRDS, learn="fixed")
+defaults = dict(temperature=0.5, beta=1.0, mixture=unremix.THIRDS, learn="fixed")
 defaults |= dict(weights_gradient=False)
 ENTRY = methods.Entry("UnReMix, repaired", "ours", defaults, unremix_repaired)

@@ -19,20 +19,20 @@ def alignment(z1: Tensor, z2: Tensor) -> float:
     return float((functional.normalize(z1) - functional.normalize(z2)).square().sum(1).mean())
 
 
-def uniformity(z: Tensor, t: float = 2.0) -> float:
-    r"""Return $\log\mathbb E\,e^{-t\lVert z-z'\rVert^2}$ over pairs of rows; lower is more uniform.
+def uniformity(z: Tensor) -> float:
+    r"""Return $\log\mathbb E\,e^{-2\lVert z-z'\rVert^2}$ over pairs of rows; lower is more uniform.
 
     Source: wangisola, Sec. 4.1.2.
     """
-    exponent = -t * torch.pdist(functional.normalize(z)).square()
+    exponent = -2 * torch.pdist(functional.normalize(z)).square()
     return float(exponent.logsumexp(0)) - math.log(len(exponent))
 
 
-def collision_mass(contrast: Contrast, log_w: Tensor, labels: Tensor | None = None) -> float:
+def collision_mass(contrast: Contrast, log_w: Tensor, labels: Tensor) -> float:
     r"""Return the mean weight on candidates of the anchor's class.
 
     $\frac1n\sum_i\sum_{j:\,y_j=y_i}w_{ij}$ over the anchors that have a negative; NaN if none has.
-    `labels` [B] for a contrast built without.
+    `labels` [B] are the classes.
     """
     mass = (log_w.exp() * contrast.same_class(labels)).sum(1)
     return float(mass[log_w.amax(1) > -torch.inf].mean())

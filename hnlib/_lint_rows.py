@@ -1,0 +1,321 @@
+"""What `hnlib.lint` looks for in a batch: equal rows, zero rows, wrong pairs, wrong labels."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hnlib._loss_probes import Batch, Program, is_labels, processes, same_draws
+
+FLOOR = 0.01  # nats: a lower floor of equal keys is not worth a sentence
+ALIKE = 0.1  # share of rows that equal a row of another input: fewer are texts that differ in case
+SAME = 1e-6  # 1 − cosine of rows that are equal
+LEAST = 1e-3  # of the strongest push: a weaker pull is rounding
+PULLED = 0.9  # share of the rows whose own key must pull them
+
+
+def pairing(b: Batch) -> str | None:
+    labels = b.program.labels
+    wrong = _not_pulled(b) if labels is None or _targets(labels) else None
+    if wrong is None:
+        return None
+    n, rows = b.program.n, torch.nonzero(wrong)[:, 0]
+    if b.curve is not None and max(b.curve) - min(b.curve) < 1e-5:
+        says = f"the loss is {b.curve[0]:.3g} whether rows are equal or orthogonal"
+        return f"{says}: its terms cancel; has a direction or a term the wrong sign?"
+    pulls, i = b.pulls.nan_to_num(nan=0.0).fill_diagonal_(0)[:n], int(rows[0])
+    own, others = pulls[:, n : 2 * n].diagonal(), pulls.clone()
+    others[:, n : 2 * n].fill_diagonal_(0)
+    if float((-own[rows] > 1.5 * others[rows].abs().amax(1)).float().mean()) > 0.5:
+        says = "the loss pushes queries away from their own keys; has it the wrong sign"
+        return f"{says}, or do distances stand where it wants similarities?"
+    says = f"{len(rows)} of {n} queries are not pulled to the key in their own row"
+    if processes() > 1:
+        return f"{says}; targets must be shifted by rank × batch, the place of own keys among all"
+    best = int(pulls[i].argmax())
+    where = f" (query {i} to key {best - n})" if best >= n else f" (query {i} to query {best})"
+    where = where if float(pulls[i, best]) > 0 else ""
+    return f"{says}{where}; check the targets and the order of the rows"
+
+
+def wrong_labels(b: Batch) -> str | None:
+    labels = b.program.labels
+    if labels is None or _targets(labels):
+        return None
+    if len(labels.unique()) == 1:
+        return "all rows have one label, so no negative is left; check the labels of the batch"
+    wrong = _not_pulled(b)
+    if wrong is not None:
+        says = f"{int(wrong.sum())} of {len(wrong)} rows are not pulled to their own key"
+        return f"{says}; a mask made of labels hides it, or labels are in another order than rows"
+    if b.program.layout == "rows":
+        z = b.program.columns[0]
+        s = _cosines(z, z).fill_diagonal_(-1)
+        best = s.argmax(1)
+        order, partner = _order_of_views(s)
+        partner = partner.to(labels.device)
+        apart = labels != labels[partner]
+        if order and float(apart.float().mean()) > 1 - PULLED:
+            i = int(apart.nonzero()[0])
+            says = f"rows {i} and {int(partner[i])} are two views and have other labels, as"
+            remedy = "y.repeat(2)" if partner[0] > 1 else "y.repeat_interleave(2)"
+            return f"{says} {int(apart.sum())} of {len(z)} rows; rows are {order}: use {remedy}"
+        apart = _mutual(s) & (labels[best] != labels).to(s.device)
+        lead = s.amax(1) - s.masked_fill(labels[:, None] != labels, -1).amax(1)
+        if float(apart.float().mean()) > 0.7 and float(lead.mean()) > 3 * float(s.std()):
+            i = int(apart.nonzero()[0])
+            says = f"rows {i} and {int(best[i])} are nearest to each other and have other labels"
+            return f"{says}, as most rows do; labels are in another order than the rows"
+    return None
+
+
+def _order_of_views(s: Tensor) -> tuple[str, Tensor]:
+    """Return in which order rows are two views, "" if they are not, and the other view of each."""
+    here, n, nearest = torch.arange(len(s), device=s.device), len(s) // 2, s.argmax(1)
+    one_after_the_other, in_turn = (here + n) % len(s), (here ^ 1).clamp(max=len(s) - 1)
+    for order, partner in (
+        ("one view after the other", one_after_the_other),
+        ("views in turn", in_turn),
+    ):
+        if n > 3 and int((nearest == partner).sum()) > n:
+            return order, partner
+    return "", here
+
+
+def _not_pulled(b: Batch) -> Tensor | None:
+    """Return which queries their own key does not pull [n], None if they are few."""
+    if b.pulls is None:
+        return None
+    n, measured = b.program.n, ~b.pulls.isnan()
+    pulls = b.pulls.nan_to_num(nan=0.0).fill_diagonal_(0)[:n]
+    active = pulls.abs().amax(1) > 1e-6 * pulls.abs().max()
+    if b.program.layout == "rows":
+        same = (b.program.labels[:, None] == b.program.labels).to(pulls.device)
+        same = same.fill_diagonal_(False) & measured
+        own = pulls.masked_fill(~same, -torch.inf).amax(1)
+        active &= same.any(1)
+    else:
+        own = pulls[:, n : 2 * n].diagonal()
+    wrong = active & (own <= LEAST * -pulls.amin(1))
+    return wrong if int(wrong.sum()) > (1 - PULLED) * int(active.sum()) else None
+
+
+def _mutual(s: Tensor) -> Tensor:
+    """Return which rows have a column that they are nearest to, too."""
+    best = s.argmax(1)
+    return s.argmax(0)[best] == torch.arange(len(s), device=s.device)
+
+
+def zero_rows(b: Batch) -> str | None:
+    for side, z in _sides(b).items():
+        zero = z.float().norm(dim=1) == 0
+        if float(zero.float().mean()) > ALIKE:
+            says = f"{int(zero.sum())} of {len(z)} {side} are zero (row {int(zero.int().argmax())})"
+            return f"{says}: they have no direction; an empty queue, or a dead layer?"
+    return None
+
+
+def equal_negatives(b: Batch) -> str | None:
+    n, columns = b.program.n, b.program.columns
+    if b.program.layout != "columns" or len(columns) < 2:
+        return None
+    further = torch.cat([*columns[1:]])[n:]
+    if len(further) < 4 or bool((further.float().norm(dim=1) == 0).all()):
+        return None
+    many = int(_groups(further).bincount().max())
+    if many <= len(further) / 2 or _spread(columns[0]) < SAME:
+        return None
+    says = f"{many} of {len(further)} negatives behind the pairs are equal to each other"
+    return f"{says}; are they empty texts, or a default where none was mined?"
+
+
+def equal_views(b: Batch) -> str | None:
+    z = _pairs(b)
+    if z is None:
+        return None
+    same = _cosines(*z).diagonal() > 1 - SAME
+    if float(same.float().mean()) < 0.9 or _spread(z[0]) < SAME:
+        return None
+    says = f"{int(same.sum())} of {len(same)} queries are equal to their keys, so nothing is asked"
+    return f"{says}; two augmentations, or dropout in training mode, must make them differ"
+
+
+def equal_scores(b: Batch) -> str | None:
+    z = _pairs(b)
+    if z is None:
+        return None
+    keys = torch.cat([*b.program.columns[1:]])
+    if min(_spread(z[0]), _spread(keys)) >= SAME:
+        return None
+    which = "queries" if _spread(z[0]) < SAME else "keys"
+    says = f"all {which} have one direction, so every candidate scores the same, loss {b.value:.3g}"
+    return f"{says}; a collapse, a dead layer, too high a rate, or one input for all rows"
+
+
+def equal_rows(b: Batch) -> str | None:
+    if b.inputs is None or b.program.layout == "stacked":
+        return None
+    sides = _sides(b)
+    if any(_spread(z) < SAME for z in sides.values()):
+        return None
+    for (side, z), given in zip(sides.items(), _inputs_of(b)):
+        of_rows = _groups(z)
+        alike = (of_rows[:, None] == of_rows) & (given[:, None] != given)
+        many = int(alike.any(1).sum())
+        if many > ALIKE * len(z):
+            i, j = alike.nonzero()[0].tolist()
+            says = f"{many} of {len(z)} {side} equal another one whose input differs"
+            remedy = "is padding pooled, or a text cut off before it differs?"
+            return f"{says} ({side} {i} and {j}); {remedy}"
+    return None
+
+
+def equal_keys(b: Batch) -> str | None:
+    program = b.program
+    if len(program.columns) < 2 or program.layout == "stacked":
+        return None
+    n, keys = program.n, torch.cat([*program.columns[1:]])
+    if min(_spread(program.columns[0]), _spread(keys)) < SAME:
+        return None
+    of_keys, of_queries = _groups(keys), _groups(program.columns[0])
+    equal = of_keys[:n, None] == of_keys
+    equal[:, :n] |= of_queries[:, None] == of_queries
+    if b.inputs is not None:
+        given_queries, given_keys = _inputs_of(b)
+        equal |= given_keys[:n, None] == given_keys
+        equal[:, :n] |= given_queries[:, None] == given_queries
+    equal &= ~_left_out(program, len(keys))
+    if b.curve is not None:  # the loss may leave equal rows out
+        counts = [x > b.curve[-1] + 1e-5 * abs(b.curve[-1]) for x in b.twins]  # pyright: ignore[reportOptionalIterable]
+        own = torch.arange(n)
+        equal[:, :n] &= counts[0]
+        equal[own, own] = True
+        equal[:, n:] &= counts[1]
+    copies = equal.sum(1).clamp_min(1)
+    floor = float(copies.double().log().mean())
+    if floor < FLOOR:
+        return None
+    i = int((copies > 1).nonzero()[0])
+    others = [j for j in equal[i].nonzero()[:, 0].tolist() if j != i]
+    shown = ", ".join(map(str, others[:3])) + (", …" if len(others) > 3 else "")
+    says = f"{int((copies > 1).sum())} of {n} queries have their own answer among their negatives"
+    where = f"query {i}: keys {shown}"
+    ask = "" if b.inputs is not None else " (if texts differ: is padding pooled? pass inputs=)"
+    return (
+        f"{says} ({where}), so the loss cannot fall below {floor:.3g}, the mean log(copies); "
+        f"drop them, mask them, or sample batches without duplicates{ask}"
+    )
+
+
+def shuffled_pairs(b: Batch) -> str | None:
+    z = _pairs(b)
+    if z is None or len(z[0]) < 8:
+        return None
+    if b.program.layout == "halves":
+        both = torch.cat(z)
+        order, _ = _order_of_views(_cosines(both, both).fill_diagonal_(-1))
+        if order == "views in turn":
+            says = "rows are views in turn, and the loss takes row i and row i + n for a pair"
+            return f"{says}; join the views with cat, not with stack and flatten"
+    s = _cosines(*z)
+    best, lead = s.argmax(1), s.amax(1).mean() - s.diagonal().mean()
+    mutual = _mutual(s) & (best != torch.arange(len(s), device=s.device))
+    if float(mutual.float().mean()) < 0.7 or float(lead) < 3 * float(s.std()):
+        return None
+    i = int(mutual.nonzero()[0])
+    says = f"{int(mutual.sum())} of {len(s)} queries have another key than their own nearest"
+    where = f"query {i} and key {int(best[i])}, nearest to each other"
+    return f"{says} ({where}); one side was shuffled or sorted, or a join went wrong"
+
+
+def batch_statistics(b: Batch) -> str | None:
+    z, model = _pairs(b), b.model
+    if z is None or model is None or b.inputs is None or not _has_batch_norm(model):
+        return None
+    if not all(isinstance(x, Tensor) for x in b.inputs[:2]):
+        return None
+    kept = {k: x.clone() for k, x in model.named_buffers()}
+    with torch.no_grad(), same_draws(z[0]):
+        again = [model(x[: len(z[0])]) for x in b.inputs[:2]]
+        for k, x in model.named_buffers():
+            x.copy_(kept[k])
+    before, after = (_hits(_cosines(*pair)) for pair in (z, again))
+    if before - after < 0.1:
+        return None
+    says = f"{before:.0%} of the pairs are found, but {after:.0%} if all rows are encoded at once"
+    return f"{says}: statistics of parts of the batch tell pairs apart; shuffle or synchronise them"
+
+
+def _targets(labels: Tensor) -> bool:
+    """Return whether labels are the places of keys, as cross_entropy takes them."""
+    return len(labels.unique()) == len(labels)
+
+
+def _pairs(b: Batch) -> tuple[Tensor, Tensor] | None:
+    """Return queries and their own keys."""
+    columns = b.program.columns
+    return None if len(columns) < 2 else (columns[0], columns[1][: b.program.n])
+
+
+def _sides(b: Batch) -> dict[str, Tensor]:
+    """Return the rows of each side by its name."""
+    first, *others = b.program.columns
+    return {"queries": first, "keys": torch.cat(others)} if others else {"rows": first}
+
+
+def _cosines(a: Tensor, b: Tensor) -> Tensor:
+    unit = (nn.functional.normalize(x.float(), dim=1) for x in (a, b))
+    return torch.matmul(next(unit), next(unit).T)
+
+
+def _spread(z: Tensor) -> float:
+    """Return 1 minus the least cosine with the first row."""
+    return float(1 - _cosines(z[:1], z).min())
+
+
+def _hits(s: Tensor) -> float:
+    return float((s.argmax(1) == torch.arange(len(s), device=s.device)).float().mean())
+
+
+def _has_batch_norm(model: nn.Module) -> bool:
+    kind = nn.modules.batchnorm._BatchNorm  # pyright: ignore[reportPrivateUsage]
+    return any(isinstance(x, kind) and x.training for x in model.modules())
+
+
+def _groups(z: Tensor) -> Tensor:
+    """Return the first row that each row equals."""
+    return (_cosines(z, z) > 1 - SAME).fill_diagonal_(True).int().argmax(1)
+
+
+def _named(values: Sequence) -> Tensor:
+    """Return a number for each value, the same for equal ones."""
+    known: dict[Hashable, int] = {}
+    plain = (tuple(x.flatten().tolist()) if isinstance(x, Tensor) else x for x in values)
+    return torch.tensor([known.setdefault(x, len(known)) for x in plain])
+
+
+def _inputs_of(b: Batch) -> tuple[Tensor, Tensor]:
+    """Return numbers of the queries' and of all keys' inputs; one that is not given has its own."""
+    first, *parts = [[*part] for part in b.inputs or ()]
+    known = [x for part in parts for x in part]
+    missing = sum(map(len, b.program.columns[1:])) - len(known)
+    device = b.program.columns[0].device
+    both = _named(first), _named([*known, *(object() for _ in range(missing))])
+    return both[0].to(device), both[1].to(device)
+
+
+def _left_out(program: Program, keys: int) -> Tensor:
+    """Return which keys labels or a mask take from the negatives of a query, [n, keys]."""
+    out = torch.zeros(program.n, keys, dtype=torch.bool, device=program.columns[0].device)
+    for x in program.given.values():
+        if isinstance(x, Tensor) and x.dtype == torch.bool and x.shape == out.shape:
+            out |= x.to(out.device)
+        elif is_labels(x) and len(x) in (program.n, keys):
+            y = x.to(out.device)
+            many = min(len(y), keys)
+            out[:, :many] |= y[: program.n, None] == y[None, :many]
+    own = torch.arange(program.n, device=out.device)
+    out[own, own] = False
+    return out
