@@ -25,9 +25,8 @@ def groups(gains):
 
 def recorded(arms):
     """Return what stands for the records of arms."""
-    design = SimpleNamespace(
-        name="table", blocks={"": {}}, names=lambda block: [*arms], title=lambda block: block
-    )
+    design = SimpleNamespace(name="table", blocks={"": {}}, mixed=False)
+    design.names, design.title = lambda block: [*arms], lambda block: block
     return SimpleNamespace(design=design, group=lambda arm, block: arms[arm])
 
 
