@@ -25,9 +25,8 @@ def groups(gains):
 
 def recorded(arms):
     """Return what stands for the records of arms."""
-    design = SimpleNamespace(
-        name="table", blocks={"": {}}, names=lambda block: [*arms], title=lambda block: block
-    )
+    design = SimpleNamespace(name="table", blocks={"": {}}, mixed=False)
+    design.names, design.title = lambda block: [*arms], lambda block: block
     return SimpleNamespace(design=design, group=lambda arm, block: arms[arm])
 
 
@@ -71,6 +70,20 @@ def test_yours_stand_beside_the_published(pool, monkeypatch):
     assert [row["effect, here"] for row in rows] == [*map(interval, ours.values())]
     assert [row["effect, published"] for row in rows] == [*map(interval, theirs.values()), DASH]
     assert [*map(interval, theirs.values())] != [*map(interval, near.values())]
+
+
+@pytest.mark.parametrize("missing", [1, 3])
+def test_what_not_all_published_runs_measured_has_a_dash(missing, monkeypatch):
+    """A column of the records is empty where other data have other read-outs."""
+    base, gain = groups([0, 1])
+    partly = gain.assign(knn=[np.nan] * missing + [0.5] * (3 - missing))
+    monkeypatch.setattr(compared, "names", lambda: ["table"])
+    monkeypatch.setattr(compared, "recorded", lambda name: recorded({"0": base, "1": partly}))
+    arguments = [("1", "0", metric, "", "these images") for metric in ("knn", "linear")]
+    for one, effect in compared.family(recorded({"0": base, "1": gain}), arguments).items():
+        compared.note(recorded({}).design, {one: effect})
+    knn, linear = experiments.beside()["effect, published"]
+    assert knn == DASH != linear
 
 
 def test_a_page_without_comparisons_says_so():

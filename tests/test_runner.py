@@ -217,6 +217,16 @@ def test_what_a_page_corrects_together_is_corrected_beside_it(checkout, monkeypa
     assert row["effect, published"] == interval(published["other one"])
 
 
+def test_beside_names_both_data_sets_where_yours_take_the_place_of_others(monkeypatch):
+    arguments = "HCL, β = 10", "InfoGraph", "svm", "MUTAG", "these images"
+    for given, where in (({"epochs": 3}, "MUTAG"), ({"dataset": "motifs"}, "(published: MUTAG)")):
+        monkeypatch.setattr(compared, "MADE", {})
+        compared.note(experiments.load("graphs", **given), {arguments: compared_effect()})
+        (row,) = experiments.beside().reset_index().to_dict("records")
+        title, _, _ = row["comparison"].partition(": HCL")
+        assert title.endswith(where) and title.count("MUTAG") == 1
+
+
 def compared_effect():
     """Return an effect that is above zero."""
     return comparisons.Effect(2.0, 0.1, 5, "these images", seeds=(0, 1))

@@ -62,14 +62,15 @@ def is_recorded(found: Found, ours, base, metric: str, block: str) -> bool:
     arms = {*flat((ours, base))}
     if block not in found.design.blocks or not arms <= {*found.design.names(block)}:
         return False
-    return all(metric in found.group(arm, block) for arm in arms)
+    groups = [found.group(arm, block) for arm in arms]
+    return all(metric in one and one[metric].notna().all() for one in groups)
 
 
 def beside():
     """Return a table of all comparisons made so far: here, and in the published runs.
 
-    What was not published has dashes, such as an arm of your own. Where nothing was compared, one
-    sentence says so.
+    What was not published has dashes, such as an arm of your own. Where your data take the place of
+    others, both are named. Where nothing was compared, one sentence says so.
 
     Returns
     -------
@@ -105,7 +106,9 @@ def first() -> str | None:
 
 def _title(one: Compared) -> str:
     ours, base, _, block, target = one.arguments
-    where = f"{one.design.name} {one.design.title(block)}".strip()
+    title = one.design.title(block)
+    renamed = f" (published: {block})" if title != block else ""
+    where = f"{one.design.name} {title}{renamed}".strip()
     again = f", {REPEATED}" if target == REPEATED else ""
     return f"{where}: {_worded(ours)} − {_worded(base)}{again}"
 

@@ -19,9 +19,10 @@ MARK = re.compile(r"<!-- (?:end of )?finding -->")
 HEAD = "*In the published runs:*"
 BESIDE = """## Yours beside the published
 
-Each comparison of this page, here and in the published runs, with its 95 % interval. The intervals
-of what the page compares at once at these parameters hold together, on both sides. A dash: not
-among the published runs."""
+Each comparison of this page, here and in the published runs, with its 95 % interval if there are
+seeds enough. Intervals of what the page compares at once at these parameters hold together, on both
+sides. *Beats* says that a number is higher, not that higher is better. A dash: not among the
+published runs."""
 BESIDE_CODE = "from hnlib.experiments import beside\n\nbeside()"
 LIST = re.compile(r"^( *)([-*] |\d+\. )")
 
