@@ -194,9 +194,10 @@ def _made(have: Found) -> str:
     """Note the runs as planned for the notebook; return where they were made."""
     design = have.design
     every = [one for block in design.blocks for one in have.every(block)]
-    made, names = where(every), sorted(one["run"] for one in every)
+    made, names = where(every), {one["run"] for one in every}
     here = " ".join([design.name, *design.blocks]).strip()  # it may choose for several, by block
-    records.PLANNED[here] = {"changed": [*design.changed], "where": made, "runs": names}
+    names |= {*records.PLANNED.get(here, {}).get("runs", ())}  # of other seeds or arms
+    records.PLANNED[here] = {"changed": [*design.changed], "where": made, "runs": sorted(names)}
     return made
 
 
