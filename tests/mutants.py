@@ -32,8 +32,9 @@ ROWS = tomllib.loads((ROOT / "tests/mutants.toml").read_text(encoding="utf-8"))[
 WHERE = ("hnlib", "book", "notebooks", "examples")
 FEW = 0.05  # share of mutants that may go unnoticed before the command fails
 GROUPS = 4  # in which the survivors of an earlier commit are tried
-HEAVY = """torch numpy pandas scipy.stats sklearn.linear_model sklearn.svm pydantic cyclopts pytest hypothesis.strategies
-    lightning_fabric matplotlib.pyplot seaborn IPython nbformat jupytext ot statsmodels.api"""
+HEAVY = """torch numpy pandas scipy.stats sklearn.linear_model sklearn.svm pydantic cyclopts pytest
+    hypothesis.strategies lightning_fabric matplotlib.pyplot seaborn IPython nbformat jupytext ot
+    statsmodels.api"""
 
 
 @cache

@@ -104,3 +104,10 @@ def test_an_infinity_and_a_function_survive_the_record():
     assert ImageRun.read(written).options["relaxation"] == math.inf
     named = ImageRun(method="ot", options={"cost": json.dumps})
     assert named.configuration["options"]["cost"] == "dumps"
+
+
+def test_lists_of_numbers_are_canonical_whatever_is_among_them():
+    """A list of sound floats is written as one that is walked number by number."""
+    assert config.canonical([-0.0, 1.5]) == config.canonical([0.0, 1.5]) == "[0.0,1.5]"
+    assert config.canonical([1.0, math.inf, math.nan]) == '[1.0,"inf",null]'
+    assert config.canonical([[-0.0], (True, -0.0, 2)]) == "[[0.0],[true,0.0,2]]"

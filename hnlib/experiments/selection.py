@@ -160,7 +160,7 @@ def effect(found: Found, ours, base, metric: str | None = None, block: str = "")
 
 
 def effects(found: Found, ours, base, metric: str | None = None, blocks=None) -> dict[str, Effect]:
-    """Return `effect` by block, by default of all blocks, corrected together."""
+    """Return the same by block, by default of all blocks, corrected together."""
     asked = {
         block: (ours, base, metric or found.design.metric(block), block, compared.REPEATED)
         for block in blocks or found.design.blocks

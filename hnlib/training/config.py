@@ -453,7 +453,7 @@ def _finite(value):
     if isinstance(value, dict):
         return {str(k): _finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        if {*map(type, value)} == {float} and all(map(math.isfinite, value)):  # long, and quick
+        if {*map(type, value)} == {float} and all(map(math.isfinite, value)):  # scores: many
             return [v + 0 for v in value]
         return [_finite(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
