@@ -255,6 +255,10 @@ class Configuration:
         """Return what must be smaller than `chosen` for a data set, as far as its size is known."""
         return {}
 
+    def validates(self) -> bool:
+        """Return whether the data have a part to choose by, as far as that is known."""
+        return True
+
     @staticmethod
     def smaller_batch(most: int) -> int:
         """Return the largest power of two that is at most half of `most`; two at least."""
