@@ -131,7 +131,7 @@ def _left(designs: list[Design], whole: int, how: dict) -> str:
     works = [plan(*(x.first(n) for x in designs), device=device, engine=engine) for n in counts]
     more, every = sum(one.minutes <= 60 for one in works), works[-1]
     known = all(row.unknown == 0 for row in every.open)
-    about = f", about {every.minutes:,.0f} min; a further hour makes it {whole + more}" * known
+    about = f", about {every.minutes:,.1f} min; a further hour makes it {whole + more}" * known
     left = "1 run is left" if every.left == 1 else f"{every.left} runs are left"
     return (
         f"the minutes have passed: {whole} of {counts[-1]} seeds are whole, and {left}{about}; "
