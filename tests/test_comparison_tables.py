@@ -9,7 +9,7 @@ import pytest
 from hnbook.comparison_tables import READOUTS, OneVariance
 from hnlib import experiments
 from hnlib.experiments import compared, comparisons
-from hnlib.experiments.words import DASH, interval
+from hnlib.experiments.words import DASH, interval, where
 
 
 def groups(gains):
@@ -25,7 +25,7 @@ def groups(gains):
 
 def recorded(arms):
     """Return what stands for the records of arms."""
-    design = SimpleNamespace(name="table", blocks={"": {}}, mixed=False)
+    design = SimpleNamespace(name="table", blocks={"": {}}, mixed=False, changed={})
     design.names, design.title = lambda block: [*arms], lambda block: block
     return SimpleNamespace(design=design, group=lambda arm, block: arms[arm])
 
@@ -84,6 +84,11 @@ def test_what_not_all_published_runs_measured_has_a_dash(missing, monkeypatch):
         compared.note(recorded({}).design, {one: effect})
     knn, linear = experiments.beside()["effect, published"]
     assert knn == DASH != linear
+
+
+def test_one_run_is_a_run():
+    made = {"configuration": {}, "environment": {}, "metrics": {}}
+    assert where([made]).startswith("1 run, ") and where([made] * 2).startswith("2 runs, ")
 
 
 def test_a_page_without_comparisons_says_so():

@@ -123,7 +123,7 @@ def test_a_block_is_shown_under_the_name_of_its_data(load):
     given = dict(blocks=["films", "small"])
     changed = experiments.load("which", dataset=collection(FOLDER / "mine"), **given)
     assert [changed.title(block) for block in changed.blocks] == ["mine", "small"]
-    assert experiments.load("which", dataset="cranfield", **given).title("films") == "Cranfield"
+    assert experiments.load("which", dataset="banking77", **given).title("films") == "Banking77"
     assert experiments.load("which", epochs=2, **given).title("films") == "films"
 
 

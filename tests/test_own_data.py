@@ -76,6 +76,34 @@ def test_a_name_of_your_own_is_that_of_its_content(tmp_path):
         assert _files.own_name(name) == name
 
 
+@pytest.mark.parametrize("page", ["soft-targets", "two-towers"])
+def test_what_chooses_by_validation_is_refused_data_that_have_none(page, tmp_path):
+    """Before it trains; all that Banking77 has for training shares an intent with its test part."""
+    own = collection(tmp_path / "mine")
+    assert experiments.load(page, dataset=own).changed
+    (tmp_path / "mine/qrels/dev.tsv").unlink()
+    for name in (own, "cranfield"):
+        with pytest.raises(ValueError, match="dataset must have validation queries"):
+            experiments.load(page, dataset=name)
+    every = experiments.load(page, dataset="banking77")
+    assert all(run.leak for one in (every, *every.choosers()) for *_, run in one.runs())
+
+
+def test_your_data_are_called_as_their_folder_or_file(tmp_path, monkeypatch):
+    """With all of a folder's name, and also where that is not what was given."""
+    (tmp_path / "flowers.v2").mkdir()
+    monkeypatch.chdir(tmp_path / "flowers.v2")
+    for name in (
+        ".",
+        "./",
+        f"{tmp_path}/flowers.v2",
+        f"{tmp_path}/flowers.v2/",
+        "../flowers.v2@64",
+    ):
+        assert ImageRun.dataset_title(f"folder:{name}") == "flowers.v2"
+    assert SentenceRun.dataset_title(f"text:{tmp_path}/novel.txt") == "novel"
+
+
 @pytest.mark.parametrize("counts", [(5, 4), (13, 11, 12), (20, 1, 9)])
 def test_sizes_of_a_folder_are_known_before_it_is_read(tmp_path, counts):
     own = pictures(tmp_path / "mine", counts)

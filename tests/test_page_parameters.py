@@ -8,6 +8,7 @@ import jupytext
 import matplotlib.pyplot as plt
 import pytest
 
+from builder.own_data import collection
 from hnlib import experiments
 from hnlib.notebooks import execute, two_texts
 
@@ -155,7 +156,13 @@ def test_a_bad_value_is_refused_by_the_cell_that_loads_in_one_sentence(page, mon
             {"arms": ["t0.[12]*", "released", "temperature"]},
         ),
         ("how-hard", {"grid": {"beta": [0, 4]}}, {"grid": {"beta": [0, 4, 9]}}),
+        ("how-hard", {"grid": {"beta": [-2, 4]}}, {"grid": {"beta": [-2, 1, 4]}}),
         ("images", {"grid": {"method": ["dcl"]}}, {"grid": {"method": ["dcl", "simclr"]}}),
+        (
+            "images",
+            {"grid": {"method": ["simclr", "untrained"]}},
+            {"grid": {"method": ["simclr", "hcl-exact"]}},
+        ),
     ],
 )
 def test_what_a_page_compares_with_is_kept_or_it_refuses_before_it_trains(
@@ -164,3 +171,13 @@ def test_what_a_page_compares_with_is_kept_or_it_refuses_before_it_trains(
     with pytest.raises(ValueError, match=r"^(arms|grid) must (keep|have) "):
         designs(page, monkeypatch, **given)
     assert designs(page, monkeypatch, **kept)
+
+
+@pytest.mark.slow
+def test_two_towers_draw_harder_items_of_yours_if_there_are_enough(monkeypatch, tmp_path):
+    for count, drawn in ((600, []), (601, ["of 1", "of 4", "of 16"])):
+        (one,) = designs(
+            "two-towers", monkeypatch, dataset=collection(tmp_path / f"{count}", count)
+        )
+        assert [name for name in one.names() if name.startswith("of ")] == drawn
+        assert {"off t0.2", "on t0.2", "refined t0.2", "corrected", "uncorrected"} <= {*one.names()}

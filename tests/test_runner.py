@@ -228,6 +228,10 @@ def test_beside_names_both_data_sets_where_yours_take_the_place_of_others(monkey
         (row,) = experiments.beside().reset_index().to_dict("records")
         title, _, _ = row["comparison"].partition(": HCL")
         assert title.endswith(where) and title.count("MUTAG") == 1
+    monkeypatch.setattr(compared, "MADE", {})  # of one block, which has no name
+    alone = "ot", "simclr", "knn", "", "these images"
+    compared.note(experiments.load("corrections", dataset="cifar100"), {alone: compared_effect()})
+    assert "corrections CIFAR-100 (published: CIFAR-10): ot" in compared.first()
 
 
 def compared_effect():

@@ -44,6 +44,12 @@ def check(made: Design, published: Design) -> None:
     for block in made.blocks:
         for name, rule in made.chosen_in(block).items():
             source = made.choosing(rule)
+            run = next((run for of, _, run in source.runs() if of == block), None)
+            if run and rule["by"].endswith("_validation") and not run.validates():
+                raise ValueError(
+                    "dataset must have validation queries (dev), by which "
+                    f"{made.name}.toml chooses {name!r}, got {run.dataset!r}"
+                )
             for pattern in making.several(rule["among"]):
                 if not source.like(pattern, block):
                     raise ValueError(

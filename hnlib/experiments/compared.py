@@ -11,7 +11,7 @@ from hnlib.experiments.comparisons import Effect
 from hnlib.experiments.design import Design, flat, names
 from hnlib.experiments.found_records import Found, recorded
 from hnlib.experiments.words import DASH, TITLES, interval
-from hnlib.training import records
+from hnlib.training import kinds, records
 from hnlib.training.config import canonical
 
 COLUMNS = ("comparison", "by")
@@ -106,11 +106,23 @@ def first() -> str | None:
 
 def _title(one: Compared) -> str:
     ours, base, _, block, target = one.arguments
-    title = one.design.title(block)
-    renamed = f" (published: {block})" if title != block else ""
+    title, published = _data(one.design, block)
+    renamed = f" (published: {published})" if title != published else ""
     where = f"{one.design.name} {title}{renamed}".strip()
     again = f", {REPEATED}" if target == REPEATED else ""
     return f"{where}: {_worded(ours)} − {_worded(base)}{again}"
+
+
+def _data(design: Design, block: str) -> tuple[str, str]:
+    """Return what a block is called here and in the published runs; by its data if it has no name.
+
+    Both are empty if it has none and its data are the published ones.
+    """
+    if block or "dataset" not in design.changed:
+        return design.title(block), block
+    run = kinds.run_class(design.fields["kind"])
+    published, here = map(run.dataset_title, design.changed["dataset"])
+    return here, published
 
 
 def _by(one: Compared) -> str:

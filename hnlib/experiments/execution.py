@@ -131,10 +131,11 @@ def _left(designs: list[Design], whole: int, how: dict) -> str:
     works = [plan(*(x.first(n) for x in designs), device=device, engine=engine) for n in counts]
     more, every = sum(one.minutes <= 60 for one in works), works[-1]
     known = all(row.unknown == 0 for row in every.open)
-    about = f", about {every.minutes:,.0f} min; a further hour makes it {whole + more}" * known
+    about = f", about {every.minutes:,.1f} min; a further hour makes it {whole + more}" * known
+    left = "1 run is left" if every.left == 1 else f"{every.left} runs are left"
     return (
-        f"the minutes have passed: {whole} of {counts[-1]} seeds are whole, and {every.left} runs "
-        f"are left{about}; the same call goes on from there"
+        f"the minutes have passed: {whole} of {counts[-1]} seeds are whole, and {left}{about}; "
+        "the same call goes on from there"
     )
 
 
@@ -157,6 +158,8 @@ def _train(design: Design, **how) -> Found:
         told = {key: new for key, (_, new) in design.changed.items()}
         if "blocks" in told:
             told["blocks"] = [design.title(block) for block in told["blocks"]]
+        if "seeds" in told:  # how many, and which
+            told["seeds"] = f"{len(design.seeds)} ({config.to_text(design.seeds)})"
         changes = (f"{key} = {config.to_text(new)}" for key, new in told.items())
         here = ", ".join(changes)
         print(f"Not as published: {here}. What was found in the published runs is quoted.")

@@ -67,7 +67,8 @@ def where(found: Iterable[dict[str, Any]]) -> str:
     rates = [r for one in found if (r := one["metrics"].get("images_per_second"))]
     speed = f"; {statistics.median(rates):,.0f} images/s" if rates else ""
     made = " and ".join(f"{n} on {one}" for one, n in machines.most_common())
-    return f"{len(found)} runs, {' and '.join(sorted(precisions))}: {made}{speed}."
+    runs = f"{len(found)} run{'s' * (len(found) != 1)}"
+    return f"{runs}, {' and '.join(sorted(precisions))}: {made}{speed}."
 
 
 def machine(hardware: dict[str, Any]) -> str:

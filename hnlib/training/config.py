@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import json
 import math
+import re
 import warnings
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import field, fields, replace
@@ -244,14 +245,19 @@ class Configuration:
     @classmethod
     def dataset_title(cls, name: str) -> str:
         """Return a data set as tables write it; your own by the name of its file or folder."""
-        _, own, path = name.partition(":")
-        short = Path(path.partition("@")[0]).stem if own else name
-        return getattr(cls.datasets.get(name), "title", short)
+        own, colon, path = name.partition(":")
+        path = Path(re.sub(r"@\d+$", "", path)).expanduser()
+        short = path.resolve().name if own == "folder" else path.stem
+        return getattr(cls.datasets.get(name), "title", short if colon else name)
 
     @classmethod
     def fitting(cls, dataset: str, chosen: dict) -> dict:
         """Return what must be smaller than `chosen` for a data set, as far as its size is known."""
         return {}
+
+    def validates(self) -> bool:
+        """Return whether the data have a part to choose by, as far as that is known."""
+        return True
 
     @staticmethod
     def smaller_batch(most: int) -> int:
