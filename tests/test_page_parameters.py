@@ -8,6 +8,7 @@ import jupytext
 import matplotlib.pyplot as plt
 import pytest
 
+from builder import own_data
 from hnlib import experiments
 from hnlib.notebooks import execute, two_texts
 
@@ -164,3 +165,16 @@ def test_what_a_page_compares_with_is_kept_or_it_refuses_before_it_trains(
     with pytest.raises(ValueError, match=r"^(arms|grid) must (keep|have) "):
         designs(page, monkeypatch, **given)
     assert designs(page, monkeypatch, **kept)
+
+
+@pytest.mark.slow
+def test_what_a_page_cannot_measure_is_refused_before_it_trains(tmp_path, monkeypatch):
+    """The pull of a loss that needs labels, and a choice by validation queries that are not there."""
+    with pytest.raises(ValueError, match="add: the pull of 'mine'"):
+        designs("anatomy", monkeypatch, add={"mine": {"method": "scl"}})
+    name = own_data.collection(tmp_path / "texts")
+    assert designs("retrieval", monkeypatch, dataset=name)
+    (tmp_path / "texts/qrels/dev.tsv").unlink()
+    for page, more in (("retrieval", {}), ("real-encoder", {"also": False})):
+        with pytest.raises(ValueError, match="needs qrels/dev"):
+            designs(page, monkeypatch, dataset=name, **more)
