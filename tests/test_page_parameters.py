@@ -138,7 +138,7 @@ def test_a_page_asks_for_what_its_parameters_say(page, monkeypatch):
 def test_a_bad_value_is_refused_by_the_cell_that_loads_in_one_sentence(page, monkeypatch):
     values = PAGES[page][1]
     bad = dict(lr=-0.1, batch_size=1, precision="fp8", grid={"nothing": [1]}, add={"x": 1})
-    bad |= dict(loss="nowhere.py", validation=-1, encoder="nothing", dataset="nothing")
+    bad |= dict(loss="nowhere.py", validation=-1, encoder="nothing", dataset="nothing", epochs=0)
     for name, value in bad.items():
         if name in values:
             with pytest.raises(ValueError, match=r"\w") as found:
