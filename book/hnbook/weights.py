@@ -206,6 +206,7 @@ def cards(seen: dict):
     """Show each anchor with its heaviest negatives by every arm; a false one has a dashed frame."""
     from IPython.display import HTML
 
+    seen = seen | {"class_names": [html.escape(name) for name in seen["class_names"]]}
     cards = []
     for k, anchor in enumerate(seen["anchors"]):
         own = seen["class_names"][anchor["class"]]
