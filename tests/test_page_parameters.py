@@ -8,7 +8,7 @@ import jupytext
 import matplotlib.pyplot as plt
 import pytest
 
-from builder.own_data import collection
+from builder import own_data
 from hnlib import experiments
 from hnlib.notebooks import execute, two_texts
 
@@ -138,7 +138,7 @@ def test_a_page_asks_for_what_its_parameters_say(page, monkeypatch):
 def test_a_bad_value_is_refused_by_the_cell_that_loads_in_one_sentence(page, monkeypatch):
     values = PAGES[page][1]
     bad = dict(lr=-0.1, batch_size=1, precision="fp8", grid={"nothing": [1]}, add={"x": 1})
-    bad |= dict(loss="nowhere.py", validation=-1, encoder="nothing", dataset="nothing")
+    bad |= dict(loss="nowhere.py", validation=-1, encoder="nothing", dataset="nothing", epochs=0)
     for name, value in bad.items():
         if name in values:
             with pytest.raises(ValueError, match=r"\w") as found:
@@ -177,7 +177,20 @@ def test_what_a_page_compares_with_is_kept_or_it_refuses_before_it_trains(
 def test_two_towers_draw_harder_items_of_yours_if_there_are_enough(monkeypatch, tmp_path):
     for count, drawn in ((600, []), (601, ["of 1", "of 4", "of 16"])):
         (one,) = designs(
-            "two-towers", monkeypatch, dataset=collection(tmp_path / f"{count}", count)
+            "two-towers", monkeypatch, dataset=own_data.collection(tmp_path / f"{count}", count)
         )
         assert [name for name in one.names() if name.startswith("of ")] == drawn
         assert {"off t0.2", "on t0.2", "refined t0.2", "corrected", "uncorrected"} <= {*one.names()}
+
+
+@pytest.mark.slow
+def test_what_a_page_cannot_measure_is_refused_before_it_trains(tmp_path, monkeypatch):
+    """The pull of a loss that needs labels, and a choice by validation queries that are not there."""
+    with pytest.raises(ValueError, match="add: the pull of 'mine'"):
+        designs("anatomy", monkeypatch, add={"mine": {"method": "scl"}})
+    name = own_data.collection(tmp_path / "texts")
+    assert designs("retrieval", monkeypatch, dataset=name)
+    (tmp_path / "texts/qrels/dev.tsv").unlink()
+    for page, more in (("retrieval", {}), ("real-encoder", {"also": False})):
+        with pytest.raises(ValueError, match="must have validation queries"):
+            designs(page, monkeypatch, dataset=name, **more)

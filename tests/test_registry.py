@@ -130,6 +130,12 @@ def test_a_block_is_called_by_the_data_set_that_it_has(name, dataset, titles):
     assert {block: design.title(block) for block in design.blocks} == titles
 
 
+def test_a_block_is_called_by_the_encoder_that_takes_the_place_of_its_own():
+    another, own = (experiments.load("search", encoder=x) for x in ("gru", "bag"))
+    assert {block: another.title(block) for block in another.blocks} == {"static": "gru"}
+    assert {block: own.title(block) for block in own.blocks} == {"random": "random"}
+
+
 def test_effects_are_called_by_the_data_set_that_they_are_of(monkeypatch):
     monkeypatch.setattr(findings, "effect", lambda *_: None)
     found = SimpleNamespace(design=experiments.load("map", dataset="stl10"))

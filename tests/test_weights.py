@@ -22,6 +22,31 @@ def test_the_pull_of_a_tilt_is_that_of_a_lower_temperature():
     assert off((1 + 3.0) / 0.5) < 1e-12 < 1e-2 < off(3.0 / 0.5)
 
 
+def test_the_pull_is_the_gradient_of_the_loss_and_what_it_needs_is_asked_for_before_training():
+    z = torch.randn(12, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z = functional.normalize(z)
+    s = (z @ z.T).fill_diagonal_(-torch.inf)
+    pushes = ((s - 1) / 0.5).sigmoid()  # of BPR, whose positive is at 1 here: each alone
+    found = weights.pull(methods.build("bpr", temperature=0.5), z)
+    assert torch.allclose(found, pushes / pushes.sum(1, keepdim=True))
+    for method in ("scl", "unremix", "mochi"):  # of labels, and of embeddings
+        design = experiments.load("anatomy", add={"mine": {"method": method}})
+        with pytest.raises(ValueError, match="add: the pull of 'mine'"):
+            weights.check(design)
+    weights.check(experiments.load("anatomy", add={"mine": {"method": "chi2-dro"}}))
+
+
+def test_images_that_are_sorted_by_class_are_spread_over_the_batches():
+    mixed = torch.tensor([2, 0, 0, 1])
+    assert weights.spread(mixed).tolist() == [0, 1, 2, 3]
+    y = torch.tensor([0] * 1000 + [1] * 500 + [2] * 300)
+    order = weights.spread(y)
+    assert order.sort().values.equal(torch.arange(1800))
+    for part in y[order].split(300):
+        assert (part.bincount() / 300 - y.bincount() / 1800).abs().max() < 0.01
+    assert [int(order[(y[order] == k).nonzero()[0]]) for k in range(3)] == [0, 1000, 1500]
+
+
 @pytest.mark.parametrize("rest", [0, 1, 3, 300])
 def test_a_rest_of_the_images_does_not_count(rest):
     """It has fewer negatives; a test set smaller than a batch is one, however few its images."""

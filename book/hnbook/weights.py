@@ -48,15 +48,31 @@ def pull(method, z: Tensor) -> Tensor:
     """Return the shares [n, n] of each anchor's push on its negatives, of unit embeddings [n, d].
 
     A share is the derivative of the anchor's loss in a similarity, over their sum. A class prior
-    would be one factor for each anchor, so none is used.
+    would be one factor for each anchor, so none is used. Raises ValueError for a loss that needs
+    labels, or embeddings.
     """
     own = torch.eye(len(z), dtype=torch.bool)
     contrast = Contrast.from_similarity((z @ z.T).clamp(-1, 1), own, ~own)
     live = replace(contrast, similarity=contrast.similarity.clone().requires_grad_())
-    objectives.info_nce(live, method.log_weights(live), method.options["temperature"]).backward()
+    if "tau_plus" in method.options:
+        temperature = method.options["temperature"]
+        objectives.info_nce(live, method.log_weights(live), temperature).backward()
+    else:
+        method.loss(live).backward()
     assert live.similarity.grad is not None
     shares = live.similarity.grad.masked_fill(own, 0)
     return shares / shares.sum(1, keepdim=True)
+
+
+def check(design) -> None:
+    """Raise ValueError for an arm whose pull is not known from similarities, before it trains."""
+    z = functional.normalize(torch.eye(6, dtype=torch.float64) + 0.1)
+    for _, arm, run in design.runs():
+        run = run.resolved()
+        try:
+            pull(methods.build(run.method, **run.options), z)
+        except ValueError as error:
+            raise ValueError(f"add: the pull of {arm!r} cannot be measured here: {error}") from None
 
 
 def heaviest(found) -> dict:
@@ -79,11 +95,13 @@ def measured(found) -> dict:
     runs = [found.run(arm, every[0]).resolved() for arm in arms]
     losses = [methods.build(run.method, **run.options) for run in runs]
     images = data.load(runs[0].dataset)
-    y, classes = images.y_test, range(min(CLASSES, images.num_classes))
-    first = [int((y == k).nonzero()[0]) for k in classes]
+    order = spread(images.y_test)
+    x, y = images.x_test[order], images.y_test[order]
+    of_class = [(y[:BATCH] == k).nonzero() for k in range(images.num_classes)]
+    first = [int(at[0]) for at in of_class if len(at)][:CLASSES]
     rows, shown = [], set(first)
     for arm, loss in zip(arms, losses):
-        embedded = [_embedded(model(found, arm, s), images.x_test) for s in every]
+        embedded = [_embedded(model(found, arm, s), x) for s in every]
         share = pull(loss, embedded[0][:BATCH])
         top = [_top(share[i], y) for i in first]
         shown |= {negative["image"] for row in top for negative in row}
@@ -102,8 +120,19 @@ def measured(found) -> dict:
         "negatives": min(BATCH, len(y)) - 1,
         "anchors": [{"image": i, "class": int(y[i])} for i in first],
         "methods": rows,
-        "pictures": {str(i): _png(images.x_test[i]) for i in sorted(shown)},
+        "pictures": {str(i): _png(x[i]) for i in sorted(shown)},
     }
+
+
+def spread(y: Tensor) -> Tensor:
+    """Return an order of labels [n]: as they are, but each class spread evenly if they are sorted.
+
+    Those of a folder are, and a batch of one class would have false negatives alone.
+    """
+    if (y.diff() < 0).any():
+        return torch.arange(len(y))
+    rank = torch.arange(len(y)) - torch.searchsorted(y, y)
+    return ((rank + 0.5) / y.bincount()[y]).argsort(stable=True)
 
 
 def shares(seen: dict) -> dict[str, pd.DataFrame]:
@@ -177,6 +206,7 @@ def cards(seen: dict):
     """Show each anchor with its heaviest negatives by every arm; a false one has a dashed frame."""
     from IPython.display import HTML
 
+    seen = seen | {"class_names": [html.escape(name) for name in seen["class_names"]]}
     cards = []
     for k, anchor in enumerate(seen["anchors"]):
         own = seen["class_names"][anchor["class"]]

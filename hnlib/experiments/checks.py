@@ -17,6 +17,8 @@ def check(made: Design, published: Design) -> None:
     by_page |= {*made.given.get("loss", ())}
     gridded = {*made.places}.union(*(dict(making.points((), **grid)) for grid in published.grids))
     here = config.to_text({key: new for key, (_, new) in made.changed.items()})
+    if made.changed.get("epochs", (1, 1))[1] == 0:  # all arms would be one
+        raise ValueError("epochs must be at least 1, got 0; without them nothing is compared")
     of_keys: dict[tuple, str] = {}
     tried = set()
     for block, name, run in made.runs():
@@ -47,7 +49,7 @@ def check(made: Design, published: Design) -> None:
             run = next((run for of, _, run in source.runs() if of == block), None)
             if run and rule["by"].endswith("_validation") and not run.validates():
                 raise ValueError(
-                    "dataset must have validation queries (dev), by which "
+                    "dataset must have validation queries (of a folder: qrels/dev.tsv), by which "
                     f"{made.name}.toml chooses {name!r}, got {run.dataset!r}"
                 )
             for pattern in making.several(rule["among"]):

@@ -110,11 +110,12 @@ class Design:
         return self.blocks[block].get("primary", self.primary)
 
     def title(self, block: str) -> str:
-        """Return what a block is called where it is shown: by its data, if these were changed."""
-        if "dataset" not in self.changed or "dataset" not in self.blocks[block]:
-            return block
-        kind = (self.fields | self.blocks[block])["kind"]
-        return kinds.run_class(kind).dataset_title(self.changed["dataset"][1])
+        """Return what a block is called where it is shown: by its data or encoder, if changed."""
+        here = {key: new for key, (_, new) in self.changed.items() if key in self.blocks[block]}
+        if "dataset" in here:
+            kind = (self.fields | self.blocks[block])["kind"]
+            return kinds.run_class(kind).dataset_title(here["dataset"])
+        return here.get("encoder", block)
 
     def secondary_metric(self, metric: str) -> str:
         """Return the metric that is shown beside the one that decides."""
