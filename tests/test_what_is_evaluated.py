@@ -255,6 +255,13 @@ def test_a_benchmark_without_a_test_part_is_judged_in_folds_of_the_seed(bag):
     assert not torch.equal(first, other), "control"
 
 
+def test_a_class_with_fewer_examples_than_folds_is_refused():
+    y = torch.tensor([0] * 9 + [1] * 4)
+    assert len(readouts.stratified_folds(y, 4)) == 4
+    with pytest.raises(ValueError, match="folds must be at most 4, .* got 5"):
+        readouts.stratified_folds(y, 5)
+
+
 def test_the_mean_of_the_validation_scores_is_of_them_alone(bag):
     _, corpus = bag
     run = SentenceRun(tasks=("alike",), batch_size=2).resolved()

@@ -104,11 +104,17 @@ def linear_probe(
 def stratified_folds(labels, folds: int = 10, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
     """Return sorted row numbers (train, test) of each fold; every class is spread evenly.
 
-    The folds depend on labels and seed alone, so methods evaluated with one seed are paired.
+    The folds depend on labels and seed alone, so methods evaluated with one seed are paired. Raises
+    ValueError if a class has fewer examples than there are folds.
     """
     from sklearn.model_selection import StratifiedKFold
 
     y = np.asarray(labels)
+    fewest = np.unique(y, return_counts=True)[1].min()
+    if folds > fewest:
+        raise ValueError(
+            f"folds must be at most {fewest}, the examples of the smallest class, got {folds}"
+        )
     parts = StratifiedKFold(folds, shuffle=True, random_state=seed).split(y, y)
     return [(torch.from_numpy(train), torch.from_numpy(test)) for train, test in parts]
 
