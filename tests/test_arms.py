@@ -255,6 +255,7 @@ def test_arms_of_your_own_stand_in_all_blocks_beside_the_others(load):
         ({"grid": {"temperature": [0.1, 0.1]}}, "grid has temperature = 0.1 twice"),
         ({"grid": {"temperature": ["warm"]}}, "values of temperature like 0.1, .*, got 'warm'"),
         ({"grid": {"temperature": [-1]}}, "temperature must be .*, got -1"),
+        ({"grid": {"beta": [0, -1]}}, "grid must have beta above -1, got -1: "),
         ({"options": 3}, "options must be like .*, got 3"),
         (
             {"options": {"beeta": 1.0}},

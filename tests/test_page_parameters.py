@@ -194,3 +194,18 @@ def test_what_a_page_cannot_measure_is_refused_before_it_trains(tmp_path, monkey
     for page, more in (("retrieval", {}), ("real-encoder", {"also": False})):
         with pytest.raises(ValueError, match="must have validation queries"):
             designs(page, monkeypatch, dataset=name, **more)
+
+
+@pytest.mark.slow
+def test_each_collection_of_the_real_encoder_shows_a_task_that_its_runs_have(tmp_path, monkeypatch):
+    """Yours has no STS-B, and the captions beside it, whose runs were recorded, have nothing else."""
+    name = own_data.collection(tmp_path / "texts")
+    every = designs("real-encoder", monkeypatch, dataset=name, encoder="bag", lr=0.01)
+    source = next(x.source for x in PAGES["real-encoder"][0].cells if "def shown(" in x.source)
+    (body,) = (x for x in ast.parse(source).body if getattr(x, "name", "") == "shown")
+    names = {"task": "alike"}
+    exec(ast.unparse(body), names)
+    tasks = {one.name: names["shown"](experiments.found(one))[-1] for one in every}
+    own, others = {"banking77-noise", "banking77-rates", "banking77"}, {*tasks}
+    assert {tasks[one] for one in own} == {"alike"}
+    assert {tasks[one] for one in others - own} == {"stsb"} and len(others) == 6

@@ -69,6 +69,12 @@ def check_grid(known: Iterable[str], grid: Any) -> None:
             raise ValueError(f"grid must have a list of values of {key}, got {given!r}")
         if twice := [x for i, x in enumerate(given) if x in given[:i]]:
             raise ValueError(f"grid has {key} = {twice[0]!r} twice; give each value once")
+        numbers = [x for x in given if type(x) in (int, float)]
+        if key == "beta" and "temperature" in known and min(numbers, default=0) <= -1:
+            raise ValueError(
+                f"grid must have beta above -1, got {min(numbers)}: the sharpness "
+                "(1 + beta)/temperature, over which it is drawn, is positive"
+            )
 
 
 def check_options(known: Iterable[str], options: Any) -> None:
