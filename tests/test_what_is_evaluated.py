@@ -258,7 +258,7 @@ def test_a_benchmark_without_a_test_part_is_judged_in_folds_of_the_seed(bag):
 def test_a_class_with_fewer_examples_than_folds_is_refused():
     y = torch.tensor([0] * 9 + [1] * 4)
     assert len(readouts.stratified_folds(y, 4)) == 4
-    with pytest.raises(ValueError, match="folds must be at most 4, .* got 5"):
+    with pytest.raises(ValueError, match=r"folds must be at most 4, .* got 5"):
         readouts.stratified_folds(y, 5)
 
 
