@@ -3,8 +3,10 @@
 import itertools
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from drawn import seeded, views
@@ -93,3 +95,10 @@ def test_learning_curves_show_the_loudness_of_softmaxes_and_sigmoids_over_simila
     assert train(run, progress=False).record["history"][-1]["loudness"] > 0
     bpr = train(replace(run, method="bpr"), progress=False)
     assert "loudness" not in bpr.record["history"][-1]
+
+
+def test_a_watched_curve_is_nan_where_a_threshold_left_no_negatives():
+    written = [[{"epoch": 0, "holds": 0.9}, {"epoch": 1, "holds": None}], [{"epoch": 0}]]
+    group = {"a": pd.DataFrame({"history": written})}
+    first, last = labels.curve(SimpleNamespace(group=group.get), "a")
+    assert first == written[0][0] and last["epoch"] == 1 and math.isnan(last["holds"])

@@ -7,12 +7,14 @@ matplotlib.use("Agg")
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from colours import DARK, LIGHT, contrast, lifted
 from matplotlib import pyplot as plt
 
-from hnbook import figures
+from hnbook import figures, maps
 from hnlib import methods
+from hnlib.experiments.sharpness_map import Map
 
 
 def test_every_method_has_a_colour_that_reads_on_light_and_dark():
@@ -44,3 +46,16 @@ def test_a_figure_is_drawn_for_a_phone_too(monkeypatch):
 def test_interactive_refuses_numbers_that_a_page_cannot_hold():
     with pytest.raises(ValueError, match="must have at most 150,000"):
         figures.interactive("path", "Move β.", x=np.random.default_rng(0).random(30_000))
+
+
+@pytest.mark.parametrize("count", [3, 7])
+def test_every_temperature_of_a_map_has_a_name_and_a_colour_of_its_own(count):
+    """Also one that was tried with a tilt alone, and more of them than hues."""
+    cells = [(1.0, 4.0), *((1 / k, beta) for k in range(2, count + 1) for beta in (0.0, 2.0))]
+    rows = [dict(temperature=t, beta=b, seed=0, linear=0.5 + b / 100) for t, b in cells]
+    ax = plt.figure().add_subplot()
+    maps.scatter(ax, Map(pd.DataFrame(rows)))
+    points, names = ax.get_legend_handles_labels()
+    assert names == [f"$t={1 / k:g}$" for k in range(1, count + 1)]
+    assert len({matplotlib.colors.to_hex(one.get_color()) for one in points}) == count
+    plt.close("all")

@@ -155,6 +155,11 @@ def test_a_bad_value_is_refused_by_the_cell_that_loads_in_one_sentence(page, mon
             {"arms": ["t0.1*", "t0.25"]},
             {"arms": ["t0.[12]*", "released", "temperature"]},
         ),
+        (
+            "hardness-or-temperature",
+            {"grid": {"beta": [-1, 2]}},  # a sharpness of zero is on no logarithmic axis
+            {"grid": {"beta": [-0.5, 2]}},
+        ),
         ("how-hard", {"grid": {"beta": [0, 4]}}, {"grid": {"beta": [0, 4, 9]}}),
         ("how-hard", {"grid": {"beta": [-2, 4]}}, {"grid": {"beta": [-2, 1, 4]}}),
         ("images", {"grid": {"method": ["dcl"]}}, {"grid": {"method": ["dcl", "simclr"]}}),
@@ -171,6 +176,17 @@ def test_what_a_page_compares_with_is_kept_or_it_refuses_before_it_trains(
     with pytest.raises(ValueError, match=r"^(arms|grid) must (keep|have) "):
         designs(page, monkeypatch, **given)
     assert designs(page, monkeypatch, **kept)
+
+
+@pytest.mark.slow
+def test_ground_cost_calls_no_untrained_model_a_trained_one():
+    names = {}
+    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
+        for cell in execute.read(ROOT / "notebooks/appendix/ground-cost.md").cells:
+            if cell.cell_type == "code":
+                exec(compile(cell.source, "ground-cost", "exec"), names)
+                if "parameters" in cell.metadata.get("tags", []):
+                    names["epochs"] = 0
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from builder import own_data
 from hnbook import weights
 from hnlib import experiments, methods
 from hnlib.experiments import runner
@@ -34,6 +35,13 @@ def test_the_pull_is_the_gradient_of_the_loss_and_what_it_needs_is_asked_for_bef
         with pytest.raises(ValueError, match="add: the pull of 'mine'"):
             weights.check(design)
     weights.check(experiments.load("anatomy", add={"mine": {"method": "chi2-dro"}}))
+
+
+def test_a_folder_without_ten_negatives_is_refused_before_training(tmp_path):
+    few, enough = (own_data.pictures(tmp_path / f"{n}", (n, 25)) for n in (25, 30))
+    with pytest.raises(ValueError, match="must have more than 10 test images, got 10"):
+        weights.check(experiments.load("anatomy", dataset=few))
+    weights.check(experiments.load("anatomy", dataset=enough))
 
 
 def test_images_that_are_sorted_by_class_are_spread_over_the_batches():

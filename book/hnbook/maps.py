@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-
+import matplotlib.pyplot as plt
 import numpy as np
 
 from hnbook import figures
@@ -18,10 +17,13 @@ def scatter(ax, drawn: Map, metric: str | None = None) -> None:
     With two seeds or more, a bar shows the standard deviation of a cell.
     """
     mean, gammas = drawn.accuracy(metric).mean(1), drawn.gammas
-    hues = dict(zip(drawn.temperatures, itertools.cycle(HUES)))
+    temperatures, unnamed = drawn.temperatures, {*drawn.temperatures}
+    more = plt.get_cmap("turbo")(np.linspace(0.05, 0.95, len(temperatures)))
+    hues = dict(zip(temperatures, HUES if len(temperatures) <= len(HUES) else more))
     for (t, beta), gamma, y in zip(drawn.points, gammas, mean, strict=True):
         style = dict(ms=9, mfc="none", mew=1.8) if beta == 0 else dict(ms=6)
-        label = f"$t={t:g}$" * (beta == 0)
+        label = f"$t={t:g}$" * (t in unnamed)  # it may have no β = 0
+        unnamed -= {t}
         ax.plot(gamma, y, "o", color=hues[t], label=label, **style)
     if drawn.has_curve:
         x = np.geomspace(gammas.min(), gammas.max(), 100)

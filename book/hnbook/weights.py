@@ -65,7 +65,10 @@ def pull(method, z: Tensor) -> Tensor:
 
 
 def check(design) -> None:
-    """Raise ValueError for an arm whose pull is not known from similarities, before it trains."""
+    """Raise ValueError before anything trains if the page could not measure it.
+
+    That is an arm whose pull is not known from similarities, or a folder of too few test images.
+    """
     z = functional.normalize(torch.eye(6, dtype=torch.float64) + 0.1)
     for _, arm, run in design.runs():
         run = run.resolved()
@@ -73,6 +76,8 @@ def check(design) -> None:
             pull(methods.build(run.method, **run.options), z)
         except ValueError as error:
             raise ValueError(f"add: the pull of {arm!r} cannot be measured here: {error}") from None
+    if run.dataset not in run.datasets and (n := len(data.load(run.dataset).y_test)) <= HEAVIEST:
+        raise ValueError(f"dataset must have more than {HEAVIEST} test images, got {n}")
 
 
 def heaviest(found) -> dict:

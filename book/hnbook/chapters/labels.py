@@ -113,6 +113,15 @@ class Watched(methods.Method):
         return seen | {name: float(loss[defined].mean()) for name, loss in losses.items()}
 
 
+def curve(found, name: str) -> list[dict]:
+    """Return the learning curve of the first run of a watched arm.
+
+    It is NaN, which records write as null, where a threshold leaves no anchor a negative.
+    """
+    rows = found.group(name)["history"].iloc[0]
+    return [{key: math.nan if x is None else x for key, x in row.items()} for row in rows]
+
+
 def mean_exp(law, t):
     """Return E e^g under the law, one value per anchor."""
     contrast, log_w = law
