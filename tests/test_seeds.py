@@ -49,6 +49,7 @@ def test_every_experiment_that_follows_another_is_named_here():
     follows = {name: experiments.load(name).after for name in FOLLOWING}
     assert follows == {
         "equal-gamma": ("map",),
+        "hundred-edge": ("images-longer",),
         "images-longer-hundred": ("images-longer",),
         "made-up-again": ("made-up",),
         "resnet18-confirmed": ("resnet18", "resnet18-temperatures"),

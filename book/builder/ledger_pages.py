@@ -20,7 +20,7 @@ from hnlib.training import kinds, records
 PAPERS = {"hcl": "HCL", "hclot": "HCL-OT", "hscl": "H-SCL", "dro": "ADNCE", "unremix": "UnReMix"}
 NONE_YET = "*None yet.*\n"
 #: The experiments of *Hardness or temperature?*
-TITLE_PAGE = ["map", "equal-gamma", "images-longer", "images-longer-hundred", "resnet18"]
+TITLE_PAGE = ["map", "equal-gamma", "images-longer", "hundred-edge", "resnet18"]
 TITLE_PAGE += ["resnet18-temperatures"]
 ENTRY = re.compile(r"^\*\*.*\((\w+)\)$", re.M)  # the title of an erratum, with its claim's code
 

@@ -178,7 +178,7 @@ GAINS = {
         "released",
         "temperature",
     ),
-    "hundred": ("… CIFAR-100, best of two t", "images-longer-hundred", "released", "temperature"),
+    "hundred": ("… CIFAR-100, best of three t", "hundred-edge", "released", "temperature"),
     "own rates": ("… each at its own rate, over t = 0.25", "images-long", "released", "t0.25"),
     "one rate": ("… at a rate of 0.001, over t = 0.25", "decomposition", "released", "t0.25"),
     "labels": ("Images: labels, both sides tuned", "labels-tuned", "SCL", "temperature"),
