@@ -460,6 +460,22 @@ def test_trained_controls_have_the_verdict_that_they_must_have():
             assert comparisons.verdict(effect, near) != word
 
 
+def test_two_kinds_of_processor_give_the_same_scores():
+    """N1 and controls of Banking77 come from two; each temperature was run on both, to compare."""
+    design = experiments.load("null-3")
+    arms = design.matching("N1 * lr0.2", "banking")
+    runs = [design.run(design.arms["banking"][x], 500 + i, "banking") for i, x in enumerate(arms)]
+    found = records.index_of(records.tracked()).find([records.key(x.configuration) for x in runs])
+    scores = []
+    for several in found.values():
+        made = experiments.by_processor(several)
+        assert len(made) == 2
+        scores.append([np.asarray(x["correct"]["ndcg"]) for x in store.complete(made.values())])
+    assert len(scores) == 12
+    assert all(np.array_equal(*pair) for pair in scores)
+    assert not np.array_equal(scores[0][0], scores[1][0]), "control"
+
+
 def test_the_margins_are_a_third_of_what_labels_gain():
     """As trained, best against best: in version 2's runs, and once it is trained in the control."""
     ledger, before = evidence.measurement("null3_ledger"), experiments.recorded("null-2")
