@@ -190,10 +190,10 @@ def test_yours_stand_beside_the_published(checkout, monkeypatch):
         assert first[f"seeds, {place}"] == str(len(of_seed))
         assert second[f"effect, {place}"].startswith(f"−{mean:.1f}")
     unpublished = replace(here.design, name="nowhere")
-    arguments = "a", ("b", "c"), "ndcg", "", "these images"
+    arguments = "a", ("b", "c"), "ndcg", "other", "these images"
     compared.note(unpublished, {arguments: compared_effect()})
     *_, last = experiments.beside().reset_index().to_dict("records")
-    assert last["comparison"] == "nowhere: a − (b − c)" and last["effect, published"] == "–"
+    assert last["comparison"] == "nowhere other: a − (b − c)" and last["effect, published"] == "–"
     assert (last["verdict, here"], last["verdict, published"]) == ("beats", "–")
 
 

@@ -50,11 +50,11 @@ def step_of(run):
 )
 def test_twenty_compiled_steps_have_the_losses_of_eager_ones(monkeypatch, method, more):
     monkeypatch.setattr(step, "BACKEND", "aot_eager")
-    more |= dict(lr=1e-3)  # at ten times this rate rounding grows to 1e-3 in twenty steps
+    more |= dict(lr=3e-4)  # at three times this rate rounding grows to 2e-3 on some processors
     _, eager = trained(method=method, **more)
     run, compiled = trained(method=method, step="compiled", **more)
     assert step_of(run) == "compiled"
-    torch.testing.assert_close(compiled, eager, rtol=0, atol=1e-3)
+    torch.testing.assert_close(compiled, eager, rtol=0, atol=1e-4)
     _, other = trained(method=method, seed=1, **more)
     assert len(eager) == 20 and (other - eager).abs().max() > 1e-2, "negative control"
 
