@@ -11,6 +11,7 @@ import pytest
 from builder import own_data
 from hnlib import experiments
 from hnlib.notebooks import execute, two_texts
+from hnlib.retrieval.config import RetrievalRun
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {}
@@ -225,3 +226,21 @@ def test_each_collection_of_the_real_encoder_shows_a_task_that_its_runs_have(tmp
     own, others = {"banking77-noise", "banking77-rates", "banking77"}, {*tasks}
     assert {tasks[one] for one in own} == {"alike"}
     assert {tasks[one] for one in others - own} == {"stsb"} and len(others) == 6
+
+
+@pytest.mark.slow
+def test_another_collection_is_trained_on_without_the_leak(monkeypatch):
+    """The questions of the bank share intents with the test questions; other queries validate."""
+    for one in designs("real-encoder", monkeypatch, dataset="scifact", also=False):
+        assert not any(run.leak for *_, run in one.runs())
+    published = designs("real-encoder", monkeypatch, also=False)
+    assert any(run.leak for one in published for *_, run in one.runs()), "control"
+
+
+@pytest.mark.slow
+def test_films_keep_their_encoder_where_search_has_vectors_of_words(monkeypatch):
+    *search, films = designs("retrieval", monkeypatch, encoder="static")
+    assert {run.encoder for one in search for *_, run in one.runs()} == {"static"}
+    assert {run.encoder for one in films.choosers() for *_, run in one.runs()} == {"bag"}
+    with pytest.raises(ValueError, match="dimension must be 256 with static vectors, got 64"):
+        RetrievalRun(encoder="static", dimension=64)

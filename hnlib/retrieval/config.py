@@ -166,6 +166,8 @@ class RetrievalRun(Configuration):
                 f"ranks={self.ranks} are too few for {self.negatives} negatives, each the best "
                 f"of {self.best_of}"
             )
+        if self.encoder == "static" and self.dimension != 256:
+            raise ValueError(f"dimension must be 256 with static vectors, got {self.dimension}")
 
     def dataset_choices(self, root=None) -> tuple[str, ...]:
         """Return what `dataset` can be: also a folder that you have put beside the others."""
