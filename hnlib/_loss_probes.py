@@ -30,6 +30,7 @@ class Program:
 
     def __init__(self, loss: Callable, arguments: tuple, named: dict):
         self.loss, self.count = loss, len(arguments)
+        self.numbers = _numbers(loss)
         if isinstance(loss, nn.Module):
             self.loss = copy.deepcopy(loss)
         given = dict(enumerate(arguments)) | named
@@ -102,11 +103,7 @@ class Program:
     ) -> tuple[float, list[Tensor], dict[str, tuple[Tensor, Tensor | None]]]:
         """Return the loss, its gradients ([] without) and each learned number with its gradient."""
         leaves = [z.clone().requires_grad_() for z in columns]
-        learned = {}
-        for part in (self.loss, model):
-            if isinstance(part, nn.Module):
-                numbers = ((k, p) for k, p in part.named_parameters() if p.numel() == 1)
-                learned |= {k: p for k, p in numbers if p.requires_grad}
+        learned, elsewhere = self._learned(model)
         with torch.enable_grad(), same_draws(columns[0]):
             value = self._call([1 * z for z in leaves], None)  # a loss may change them in place
             wanted = [*leaves, *learned.values()]
@@ -116,8 +113,22 @@ class Program:
                 found = [None] * len(wanted)
         reached = any(g is not None for g in found[: len(leaves)])
         of_rows = [torch.zeros_like(z) if g is None else g for z, g in zip(columns, found)]
-        scales = {k: (p.detach(), g) for (k, p), g in zip(learned.items(), found[len(leaves) :])}
+        of_numbers = zip(learned.items(), found[len(leaves) :])
+        known = (((k, p), g) for (k, p), g in of_numbers if g is not None or k not in elsewhere)
+        scales = {k: (p.detach(), g) for (k, p), g in known}
         return float(value.detach()), of_rows if reached else [], scales
+
+    def _learned(self, model: nn.Module | None) -> tuple[dict[str, Tensor], set[str]]:
+        """Return the learned numbers, and the names of those that the encoder may use."""
+        of_model = _numbers(model)
+        copies = dict(zip(map(id, self.numbers.values()), _numbers(self.loss).values()))
+        learned = self.numbers | of_model
+        used = leaves(self.graphs) if learned else {}
+        shared = {id(p) for p in of_model.values()}
+        elsewhere = {
+            name for name, p in learned.items() if id(p) in used or (not used and id(p) in shared)
+        }
+        return {name: copies.get(id(p), p) for name, p in learned.items()}, elsewhere
 
     @functools.cached_property
     def probe_rows(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -380,16 +391,24 @@ def _ratio(program: Program, z: list, gradients: list, way: list) -> float | Non
 
 def leaves(graphs: Sequence) -> dict[int, Tensor]:
     """Return the parameters that the backward pass from these nodes reaches, by id."""
-    found, seen, ahead = {}, set(), [x for x in graphs if x is not None]
+    ends = [node.variable for node in _nodes(graphs) if hasattr(node, "variable")]
+    return {id(p): p for p in ends}
+
+
+def _nodes(graphs: Sequence) -> set:
+    seen, ahead = set(), [x for x in graphs if x is not None]
     while ahead:
         node = ahead.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            found[id(node.variable)] = node.variable
-        ahead += [x for x, _ in node.next_functions if x is not None]
-    return found
+        if node not in seen:
+            seen.add(node)
+            ahead += [x for x, _ in node.next_functions if x is not None]
+    return seen
+
+
+def _numbers(module) -> dict[str, Tensor]:
+    """Return the learned numbers of a module, none of what is no module."""
+    named = module.named_parameters() if isinstance(module, nn.Module) else ()
+    return {name: p for name, p in named if p.numel() == 1 and p.requires_grad}
 
 
 def _is_embedding(x) -> bool:

@@ -406,6 +406,44 @@ def test_a_tower_without_a_gradient_is_named_unless_it_is_meant():
     assert not lint(ranking, a(Q), k, model=nn.ModuleList([a, momentum]))
 
 
+class Encoder(nn.Module):
+    """A layer, a slope that PReLU learns, and a scale that the loss uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(D, D), nn.PReLU())
+        self.log_scale = nn.Parameter(torch.tensor(2.5))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class OfModel(nn.Module):
+    """CLIP with the scale of a model that the loss holds."""
+
+    def __init__(self, model, change=torch.exp):
+        super().__init__()
+        self.model, self.change = model, change
+
+    def forward(self, a, b):
+        return clip(a, b, 1 / self.change(self.model.log_scale))
+
+
+def test_a_learned_number_counts_where_it_is_used():
+    """In the encoder, or in the loss, which is a copy and may hold the model or be a part of it."""
+    model = Encoder()
+    z = model(Q), model(K)
+    assert not lint(lambda a, b: clip(a, b, 1 / model.log_scale.exp()), *z, model=model)
+    assert not lint(OfModel(model), *z, model=model)
+    assert not lint(OfModel(model), *(x.detach() for x in z), model=model)
+    loss = Learned(2.5)
+    assert not lint(loss, *z, model=nn.ModuleList([model.layers, loss]))
+    found = lint(ranking, *z, model=model)
+    assert found.causes == ("scale",) and "log_scale = 2.5 gets no gradient" in str(found)
+    found = lint(OfModel(model, lambda x: x.exp().item()), *z, model=model)
+    assert found.causes == ("scale",) and "log_scale = 2.5 gets no gradient" in str(found)
+
+
 def test_state_of_loss_and_generators_stays():
     class Queue(nn.Module):
         def __init__(self):
