@@ -98,6 +98,15 @@ class Program:
         with torch.no_grad(), same_draws(columns[0]):
             return float(self._call(columns, rows))
 
+    def slope(self, columns: Sequence[Tensor], place: Tensor, rows: Sequence[Tensor]) -> float:
+        """Return the derivative by the place of which the columns are made."""
+        with same_draws(columns[0]):
+            value = self._call(columns, rows)
+        if not value.requires_grad:
+            return 0.0
+        (found,) = torch.autograd.grad(value, place, allow_unused=True)
+        return 0.0 if found is None else float(found)
+
     def gradients(
         self, columns: Sequence[Tensor], model: nn.Module | None = None
     ) -> tuple[float, list[Tensor], dict[str, tuple[Tensor, Tensor | None]]]:
@@ -199,6 +208,7 @@ class Batch(NamedTuple):
     pulls: Tensor | None  # [rows, rows], of all columns, where all rows are orthogonal; or NaN
     changed: dict[str, list[float]]  # relative changes of the value by lengths, of each column
     curve: list[float] | None
+    slopes: list[float] | None  # its derivatives that autograd sees, without those at its ends
     twins: list[float] | None  # the loss at its end if two pairs, or a further key, are equal
     fit: Fit | None
     ratio: float | None  # gradient by processes over that of the whole batch
@@ -218,14 +228,16 @@ def probed(
     pulls = _unless_refused(lambda: _pulls(program))
     changed = _unless_refused(lambda: _changes(program)) or {}
     curve = _unless_refused(lambda: [_on_curve(program, x) for x in CURVE])
+    slopes = _unless_refused(lambda: [_slope(program, x) for x in CURVE[1:-1]])
     twins = _unless_refused(lambda: [_on_curve(program, 1.0, twins=i) for i in (0, 1)])
     if curve is None or twins is None or not all(map(math.isfinite, curve + twins)):
         curve = twins = None
+    if slopes is None or not all(map(math.isfinite, slopes)):  # as of a root at 0
+        slopes = None
     fit = None if curve is None else _fitted(program, curve)
     ratio = _unless_refused(lambda: _of_whole_batch(program)) if processes() > 1 else None
-    return Batch(
-        program, value, gradients, scales, pulls, changed, curve, twins, fit, ratio, inputs, model
-    )
+    shape = (curve, slopes, twins, fit)
+    return Batch(program, value, gradients, scales, pulls, changed, *shape, ratio, inputs, model)
 
 
 def _pulls(program: Program) -> Tensor:
@@ -302,6 +314,17 @@ def _on_curve(program: Program, x: float, twins: int | None = None) -> float:
 
     Twins: the second pair, 0, or the first further key, 1, equals the first pair.
     """
+    return program.value(_columns_at(program, x, twins), program.probe_rows[0])
+
+
+def _slope(program: Program, x: float) -> float:
+    """Return the derivative of the loss along the curve, without what is detached."""
+    place = torch.tensor(x, device=program.columns[0].device, requires_grad=True)
+    with torch.enable_grad():
+        return program.slope(_columns_at(program, place), place, program.probe_rows[0])
+
+
+def _columns_at(program: Program, x: float | Tensor, twins: int | None = None) -> list[Tensor]:
     rows, owners = program.probe_rows
     total = len(torch.cat(owners).unique()) * processes()  # the same in every process
     basis = _orthogonal(program.width, total)
@@ -310,9 +333,9 @@ def _on_curve(program: Program, x: float, twins: int | None = None) -> float:
     for owner in owners:
         if twins is not None:
             owner = torch.where(owner == owners[0][0] + (1, count)[twins], owners[0][0], owner)
-        z = math.sqrt(x) * basis[owner] + math.sqrt(1 - x) * basis[-1]
-        columns.append(z.to(like.device, _single(like)))
-    return program.value(columns, rows)
+        one, common = (part.to(like.device, _single(like)) for part in (basis[owner], basis[-1]))
+        columns.append(x**0.5 * one + (1 - x) ** 0.5 * common)
+    return columns
 
 
 @functools.cache

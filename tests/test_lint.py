@@ -86,9 +86,15 @@ def moco(q, k, queue):
     return cross_entropy(logits / T, torch.zeros(len(q), dtype=torch.long))
 
 
-def siglip(q, k):
+def siglip(q, k, labels=lambda n: 2 * torch.eye(n) - 1):
     logits = 10 * normalize(q) @ normalize(k).T - 10
-    return -logsigmoid((2 * torch.eye(len(q)) - 1) * logits).sum() / len(q)
+    return -logsigmoid(labels(len(q)) * logits).sum() / len(q)
+
+
+def unpushed(q, k):
+    """InfoNCE whose denominator is made under no_grad."""
+    s = normalize(q) @ normalize(k).T / T
+    return (s.detach().logsumexp(1) - s.diagonal()).mean()
 
 
 def barlow(z1, z2):
@@ -222,6 +228,13 @@ MISTAKES = {
     ),
     "a margin of five": ("margin", units(5.0), Q, K, rows(3)),
     "each row its own positive": ("own row", with_itself, torch.cat([Q, K]), Y.repeat(2)),
+    "a denominator without gradient": ("no push", unpushed, Q, K),
+    "labels of 0 for 1 and -1": (
+        "no push",
+        lambda q, k: siglip(q, k, labels=torch.eye),
+        Q.clone().requires_grad_(),
+        K.clone().requires_grad_(),
+    ),
     "all is won": ("floor", triplet_margin_loss, Q, Q + 0.01 * K, rows(9)),
 }
 RIGHT = {
@@ -269,6 +282,24 @@ RIGHT = {
     "duplicates that labels name": (masked, Q, torch.cat([K[:8]] * 8), Y),
     "a learned scale": (Learned(2.6593), Q, K),
     "few dimensions": (ranking, *batch(0, 12, 4, 0.5)),
+    "no negatives, keys of another tower": (
+        lambda q, k: -cosine_similarity(q, k).mean(),
+        Q.clone().requires_grad_(),
+        K,
+    ),
+    "distances without a derivative at 0": (
+        lambda a, p, n: (
+            ((a - p).square().sum(1).sqrt() - (a - n).square().sum(1).sqrt() + 1)
+            .clamp_min(0)
+            .mean()
+        ),
+        *map(normalize, (Q, K, rows(3))),
+    ),
+    "weights without gradient": (
+        lambda q, k: methods.build("hcl", weights_gradient=False)(q, k),
+        Q.clone().requires_grad_(),
+        K.clone().requires_grad_(),
+    ),
 }
 
 
