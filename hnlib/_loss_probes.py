@@ -64,6 +64,16 @@ class Program:
             raise ValueError(f"{rule}, got embeddings of {sizes} rows")
         self.n, self.width = sizes[0], width
 
+    @property
+    def of_one_pass(self) -> bool:
+        """Whether queries and keys are all the rows that an encoder made in one call."""
+        if self.layout != "columns" or [len(z) for z in self.columns] != [self.n] * 2:
+            return False
+        if len({z.untyped_storage().data_ptr() for z in self.columns}) == 1:
+            return True
+        shared = set.intersection(*(_nodes([graph]) for graph in self.graphs))
+        return any(not hasattr(node, "variable") for node in shared)
+
     def _call(self, columns: Sequence[Tensor], rows: Sequence[Tensor] | None) -> Tensor:
         if self.layout == "columns":
             put = dict(zip(self.slots, columns))

@@ -21,6 +21,7 @@ from torch.nn.functional import (
     nll_loss,
     normalize,
     triplet_margin_loss,
+    triplet_margin_with_distance_loss,
 )
 
 from hnlib import methods
@@ -95,6 +96,10 @@ def unpushed(q, k):
     """InfoNCE whose denominator is made under no_grad."""
     s = normalize(q) @ normalize(k).T / T
     return (s.detach().logsumexp(1) - s.diagonal()).mean()
+
+
+def swapped(a, p, n):
+    return triplet_margin_with_distance_loss(a, p, n, distance_function=cosine_similarity)
 
 
 def barlow(z1, z2):
@@ -235,6 +240,12 @@ MISTAKES = {
         Q.clone().requires_grad_(),
         K.clone().requires_grad_(),
     ),
+    "views in turn, cut in two": (
+        "shuffled pairs",
+        ranking,
+        *torch.stack([Q, Q + 0.3 * K], 1).flatten(0, 1).chunk(2),
+    ),
+    "similarity as a distance": ("pairing", swapped, Q, K, rows(3)),
     "all is won": ("floor", triplet_margin_loss, Q, Q + 0.01 * K, rows(9)),
 }
 RIGHT = {
@@ -299,6 +310,13 @@ RIGHT = {
         lambda q, k: methods.build("hcl", weights_gradient=False)(q, k),
         Q.clone().requires_grad_(),
         K.clone().requires_grad_(),
+    ),
+    "two of a class side by side, two untrained towers": (
+        ranking,
+        *(
+            (rows(5, B // 2).repeat_interleave(2, 0) + 0.3 * rows(seed)) @ rows(8 + seed, D)
+            for seed in (1, 2)
+        ),
     ),
 }
 
@@ -396,6 +414,13 @@ def test_labels_in_another_order_than_rows_are_seen_in_the_rows():
     assert says.endswith("rows are views in turn: use y.repeat_interleave(2)")
 
 
+def test_views_in_turn_are_seen_where_one_pass_made_both_sides():
+    z = nn.Linear(D, D)(torch.stack([Q, Q + 0.3 * K], 1).flatten(0, 1))
+    halves = [normalize(part) for part in z.chunk(2)]  # no views of one tensor any more
+    assert first(ranking, *halves) == "shuffled pairs"
+    assert first(ranking, *(part.detach() for part in halves)) is None  # nobody can know
+
+
 def test_a_wrong_target_is_named_where_rows_outnumber_dimensions():
     q, k = batch(0, 64, 32)
     zero = lambda q, k: cross_entropy(  # noqa: E731
@@ -403,7 +428,8 @@ def test_a_wrong_target_is_named_where_rows_outnumber_dimensions():
     )
     assert "63 of 64 queries" in (says := lint(zero, q, k).sentences["pairing"])
     assert "(query 1 to key 0)" in says
-    assert "pushes queries away" in lint(lambda q, k: -ranking(q, k), q, k).sentences["pairing"]
+    for loss, given in ((lambda q, k: -ranking(q, k), (q, k)), (swapped, (Q, K, rows(3)))):
+        assert "pushes queries away" in lint(loss, *given).sentences["pairing"]
 
 
 def test_different_inputs_that_are_embedded_equally_are_the_encoder_s_mistake():
