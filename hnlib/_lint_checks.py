@@ -135,7 +135,7 @@ def _lengths(b: Batch) -> str | None:
     if not any(depends):
         return None
     if changed["units"][0] <= CHANGES < changed["origin"][0]:
-        says = "columns are normalised instead of rows, over the batch"
+        says = "rows are normalised over the whole batch instead of each by itself"
         return f"{says}; use normalize(z, dim=1), the last dimension"
     norms = [x.float().norm(dim=1) for x in columns]
     off = [i for i in range(len(columns)) if depends[i] and _is_off(norms[i])]
