@@ -71,6 +71,30 @@ def _follows(parameter: Tensor, others: Iterable[Tensor]) -> bool:
     return any(float((x - p).norm()) <= 0.5 * float(p.norm()) for x in same)
 
 
+def _no_push(b: Batch) -> str | None:
+    if b.curve is None or b.slopes is None or b.pulls is None:
+        return None
+    inner = b.curve[1:-1]
+    fall = max(inner) - min(inner)
+    if fall > CHANGES * abs(inner[0]):
+        if max(map(abs, b.slopes)) > _lint_rows.LEAST * fall:
+            return None
+        says = "negatives change the loss, but no gradient pushes queries and negatives apart"
+        return f"{says}; look for no_grad, detach or .item() around the denominator"
+    places = b.curve + (b.twins or [])
+    flat = max(places) - min(places) < 1e-5 * max(1.0, abs(places[0]))
+    both = all(b.program.trains) and all(bool((g != 0).any()) for g in b.gradients)
+    if not flat or not both or b.program.layout == "rows":
+        return None
+    n = b.program.n
+    pulls = b.pulls[:n].nan_to_num(nan=0.0).fill_diagonal_(0)
+    own = float(b.pulls[:n, n : 2 * n].diagonal().nanmedian())
+    if own <= 0 or float(pulls.min()) < -_lint_rows.LEAST * own:
+        return None
+    says = "queries are pulled to their keys, and nothing is pushed away: all rows may become one"
+    return f"{says}; are negatives masked, or multiplied by 0 where labels should be 1 and −1?"
+
+
 def _unused(b: Batch) -> str | None:
     if b.pulls is None or b.program.layout != "columns":
         return None
@@ -111,7 +135,7 @@ def _lengths(b: Batch) -> str | None:
     if not any(depends):
         return None
     if changed["units"][0] <= CHANGES < changed["origin"][0]:
-        says = "columns are normalised instead of rows, over the batch"
+        says = "rows are normalised over the whole batch instead of each by itself"
         return f"{says}; use normalize(z, dim=1), the last dimension"
     norms = [x.float().norm(dim=1) for x in columns]
     off = [i for i in range(len(columns)) if depends[i] and _is_off(norms[i])]
@@ -211,6 +235,7 @@ def floor(b: Batch) -> str | None:
 CHECKS = {
     "world size": _world_size,
     "no gradient": _no_gradient,
+    "no push": _no_push,
     "pairing": _lint_rows.pairing,
     "labels": _lint_rows.wrong_labels,
     "zero rows": _lint_rows.zero_rows,

@@ -13,6 +13,7 @@ FLOOR = 0.01  # nats: a lower floor of equal keys is not worth a sentence
 ALIKE = 0.1  # share of rows that equal a row of another input: fewer are texts that differ in case
 SAME = 1e-6  # 1 − cosine of rows that are equal
 LEAST = 1e-3  # of the strongest push: a weaker pull is rounding
+OPPOSITE = 0.9  # of the strongest pull: a wrong target pulls more than the own key is pushed
 PULLED = 0.9  # share of the rows whose own key must pull them
 
 
@@ -28,9 +29,10 @@ def pairing(b: Batch) -> str | None:
     pulls, i = b.pulls.nan_to_num(nan=0.0).fill_diagonal_(0)[:n], int(rows[0])
     own, others = pulls[:, n : 2 * n].diagonal(), pulls.clone()
     others[:, n : 2 * n].fill_diagonal_(0)
-    if float((-own[rows] > 1.5 * others[rows].abs().amax(1)).float().mean()) > 0.5:
+    most, least = others[rows].amax(1), others[rows].amin(1)
+    if float((-own[rows] > torch.maximum(OPPOSITE * most, -1.5 * least)).float().mean()) > 0.5:
         says = "the loss pushes queries away from their own keys; has it the wrong sign"
-        return f"{says}, or do distances stand where it wants similarities?"
+        return f"{says}, or do distances and similarities stand in each other's place?"
     says = f"{len(rows)} of {n} queries are not pulled to the key in their own row"
     if processes() > 1:
         return f"{says}; targets must be shifted by rank × batch, the place of own keys among all"
@@ -213,7 +215,7 @@ def shuffled_pairs(b: Batch) -> str | None:
     z = _pairs(b)
     if z is None or len(z[0]) < 8:
         return None
-    if b.program.layout == "halves":
+    if b.program.layout == "halves" or (b.program.of_one_pass and _apart(*z)):
         both = torch.cat(z)
         order, _ = _order_of_views(_cosines(both, both).fill_diagonal_(-1))
         if order == "views in turn":
@@ -246,6 +248,12 @@ def batch_statistics(b: Batch) -> str | None:
         return None
     says = f"{before:.0%} of the pairs are found, but {after:.0%} if all rows are encoded at once"
     return f"{says}: statistics of parts of the batch tell pairs apart; shuffle or synchronise them"
+
+
+def _apart(queries: Tensor, keys: Tensor) -> bool:
+    """Return whether pairs are no nearer than others."""
+    s = _cosines(queries, keys)
+    return float(s.diagonal().mean() - s.mean()) < 0.5 * float(s.std())
 
 
 def _targets(labels: Tensor) -> bool:

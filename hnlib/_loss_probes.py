@@ -30,6 +30,7 @@ class Program:
 
     def __init__(self, loss: Callable, arguments: tuple, named: dict):
         self.loss, self.count = loss, len(arguments)
+        self.numbers = _numbers(loss)
         if isinstance(loss, nn.Module):
             self.loss = copy.deepcopy(loss)
         given = dict(enumerate(arguments)) | named
@@ -62,6 +63,16 @@ class Program:
             rule = "each of at least 2 queries needs its key in the same row"
             raise ValueError(f"{rule}, got embeddings of {sizes} rows")
         self.n, self.width = sizes[0], width
+
+    @property
+    def of_one_pass(self) -> bool:
+        """Whether queries and keys are all the rows that an encoder made in one call."""
+        if self.layout != "columns" or [len(z) for z in self.columns] != [self.n] * 2:
+            return False
+        if len({z.untyped_storage().data_ptr() for z in self.columns}) == 1:
+            return True
+        shared = set.intersection(*(_nodes([graph]) for graph in self.graphs))
+        return any(not hasattr(node, "variable") for node in shared)
 
     def _call(self, columns: Sequence[Tensor], rows: Sequence[Tensor] | None) -> Tensor:
         if self.layout == "columns":
@@ -97,16 +108,21 @@ class Program:
         with torch.no_grad(), same_draws(columns[0]):
             return float(self._call(columns, rows))
 
+    def slope(self, columns: Sequence[Tensor], place: Tensor, rows: Sequence[Tensor]) -> float:
+        """Return the derivative by the place of which the columns are made."""
+        with same_draws(columns[0]):
+            value = self._call(columns, rows)
+        if not value.requires_grad:
+            return 0.0
+        (found,) = torch.autograd.grad(value, place, allow_unused=True)
+        return 0.0 if found is None else float(found)
+
     def gradients(
         self, columns: Sequence[Tensor], model: nn.Module | None = None
     ) -> tuple[float, list[Tensor], dict[str, tuple[Tensor, Tensor | None]]]:
         """Return the loss, its gradients ([] without) and each learned number with its gradient."""
         leaves = [z.clone().requires_grad_() for z in columns]
-        learned = {}
-        for part in (self.loss, model):
-            if isinstance(part, nn.Module):
-                numbers = ((k, p) for k, p in part.named_parameters() if p.numel() == 1)
-                learned |= {k: p for k, p in numbers if p.requires_grad}
+        learned, elsewhere = self._learned(model)
         with torch.enable_grad(), same_draws(columns[0]):
             value = self._call([1 * z for z in leaves], None)  # a loss may change them in place
             wanted = [*leaves, *learned.values()]
@@ -116,8 +132,22 @@ class Program:
                 found = [None] * len(wanted)
         reached = any(g is not None for g in found[: len(leaves)])
         of_rows = [torch.zeros_like(z) if g is None else g for z, g in zip(columns, found)]
-        scales = {k: (p.detach(), g) for (k, p), g in zip(learned.items(), found[len(leaves) :])}
+        of_numbers = zip(learned.items(), found[len(leaves) :])
+        known = (((k, p), g) for (k, p), g in of_numbers if g is not None or k not in elsewhere)
+        scales = {k: (p.detach(), g) for (k, p), g in known}
         return float(value.detach()), of_rows if reached else [], scales
+
+    def _learned(self, model: nn.Module | None) -> tuple[dict[str, Tensor], set[str]]:
+        """Return the learned numbers, and the names of those that the encoder may use."""
+        of_model = _numbers(model)
+        copies = dict(zip(map(id, self.numbers.values()), _numbers(self.loss).values()))
+        learned = self.numbers | of_model
+        used = leaves(self.graphs) if learned else {}
+        shared = {id(p) for p in of_model.values()}
+        elsewhere = {
+            name for name, p in learned.items() if id(p) in used or (not used and id(p) in shared)
+        }
+        return {name: copies.get(id(p), p) for name, p in learned.items()}, elsewhere
 
     @functools.cached_property
     def probe_rows(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -188,6 +218,7 @@ class Batch(NamedTuple):
     pulls: Tensor | None  # [rows, rows], of all columns, where all rows are orthogonal; or NaN
     changed: dict[str, list[float]]  # relative changes of the value by lengths, of each column
     curve: list[float] | None
+    slopes: list[float] | None  # its derivatives that autograd sees, without those at its ends
     twins: list[float] | None  # the loss at its end if two pairs, or a further key, are equal
     fit: Fit | None
     ratio: float | None  # gradient by processes over that of the whole batch
@@ -207,14 +238,16 @@ def probed(
     pulls = _unless_refused(lambda: _pulls(program))
     changed = _unless_refused(lambda: _changes(program)) or {}
     curve = _unless_refused(lambda: [_on_curve(program, x) for x in CURVE])
+    slopes = _unless_refused(lambda: [_slope(program, x) for x in CURVE[1:-1]])
     twins = _unless_refused(lambda: [_on_curve(program, 1.0, twins=i) for i in (0, 1)])
     if curve is None or twins is None or not all(map(math.isfinite, curve + twins)):
         curve = twins = None
+    if slopes is None or not all(map(math.isfinite, slopes)):  # as of a root at 0
+        slopes = None
     fit = None if curve is None else _fitted(program, curve)
     ratio = _unless_refused(lambda: _of_whole_batch(program)) if processes() > 1 else None
-    return Batch(
-        program, value, gradients, scales, pulls, changed, curve, twins, fit, ratio, inputs, model
-    )
+    shape = (curve, slopes, twins, fit)
+    return Batch(program, value, gradients, scales, pulls, changed, *shape, ratio, inputs, model)
 
 
 def _pulls(program: Program) -> Tensor:
@@ -291,6 +324,17 @@ def _on_curve(program: Program, x: float, twins: int | None = None) -> float:
 
     Twins: the second pair, 0, or the first further key, 1, equals the first pair.
     """
+    return program.value(_columns_at(program, x, twins), program.probe_rows[0])
+
+
+def _slope(program: Program, x: float) -> float:
+    """Return the derivative of the loss along the curve, without what is detached."""
+    place = torch.tensor(x, device=program.columns[0].device, requires_grad=True)
+    with torch.enable_grad():
+        return program.slope(_columns_at(program, place), place, program.probe_rows[0])
+
+
+def _columns_at(program: Program, x: float | Tensor, twins: int | None = None) -> list[Tensor]:
     rows, owners = program.probe_rows
     total = len(torch.cat(owners).unique()) * processes()  # the same in every process
     basis = _orthogonal(program.width, total)
@@ -299,9 +343,9 @@ def _on_curve(program: Program, x: float, twins: int | None = None) -> float:
     for owner in owners:
         if twins is not None:
             owner = torch.where(owner == owners[0][0] + (1, count)[twins], owners[0][0], owner)
-        z = math.sqrt(x) * basis[owner] + math.sqrt(1 - x) * basis[-1]
-        columns.append(z.to(like.device, _single(like)))
-    return program.value(columns, rows)
+        one, common = (part.to(like.device, _single(like)) for part in (basis[owner], basis[-1]))
+        columns.append(x**0.5 * one + (1 - x) ** 0.5 * common)
+    return columns
 
 
 @functools.cache
@@ -380,16 +424,24 @@ def _ratio(program: Program, z: list, gradients: list, way: list) -> float | Non
 
 def leaves(graphs: Sequence) -> dict[int, Tensor]:
     """Return the parameters that the backward pass from these nodes reaches, by id."""
-    found, seen, ahead = {}, set(), [x for x in graphs if x is not None]
+    ends = [node.variable for node in _nodes(graphs) if hasattr(node, "variable")]
+    return {id(p): p for p in ends}
+
+
+def _nodes(graphs: Sequence) -> set:
+    seen, ahead = set(), [x for x in graphs if x is not None]
     while ahead:
         node = ahead.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            found[id(node.variable)] = node.variable
-        ahead += [x for x, _ in node.next_functions if x is not None]
-    return found
+        if node not in seen:
+            seen.add(node)
+            ahead += [x for x, _ in node.next_functions if x is not None]
+    return seen
+
+
+def _numbers(module) -> dict[str, Tensor]:
+    """Return the learned numbers of a module, none of what is no module."""
+    named = module.named_parameters() if isinstance(module, nn.Module) else ()
+    return {name: p for name, p in named if p.numel() == 1 and p.requires_grad}
 
 
 def _is_embedding(x) -> bool:

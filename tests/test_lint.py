@@ -21,6 +21,7 @@ from torch.nn.functional import (
     nll_loss,
     normalize,
     triplet_margin_loss,
+    triplet_margin_with_distance_loss,
 )
 
 from hnlib import methods
@@ -86,9 +87,19 @@ def moco(q, k, queue):
     return cross_entropy(logits / T, torch.zeros(len(q), dtype=torch.long))
 
 
-def siglip(q, k):
+def siglip(q, k, labels=lambda n: 2 * torch.eye(n) - 1):
     logits = 10 * normalize(q) @ normalize(k).T - 10
-    return -logsigmoid((2 * torch.eye(len(q)) - 1) * logits).sum() / len(q)
+    return -logsigmoid(labels(len(q)) * logits).sum() / len(q)
+
+
+def unpushed(q, k):
+    """InfoNCE whose denominator is made under no_grad."""
+    s = normalize(q) @ normalize(k).T / T
+    return (s.detach().logsumexp(1) - s.diagonal()).mean()
+
+
+def swapped(a, p, n):
+    return triplet_margin_with_distance_loss(a, p, n, distance_function=cosine_similarity)
 
 
 def barlow(z1, z2):
@@ -222,6 +233,19 @@ MISTAKES = {
     ),
     "a margin of five": ("margin", units(5.0), Q, K, rows(3)),
     "each row its own positive": ("own row", with_itself, torch.cat([Q, K]), Y.repeat(2)),
+    "a denominator without gradient": ("no push", unpushed, Q, K),
+    "labels of 0 for 1 and -1": (
+        "no push",
+        lambda q, k: siglip(q, k, labels=torch.eye),
+        Q.clone().requires_grad_(),
+        K.clone().requires_grad_(),
+    ),
+    "views in turn, cut in two": (
+        "shuffled pairs",
+        ranking,
+        *torch.stack([Q, Q + 0.3 * K], 1).flatten(0, 1).chunk(2),
+    ),
+    "similarity as a distance": ("pairing", swapped, Q, K, rows(3)),
     "all is won": ("floor", triplet_margin_loss, Q, Q + 0.01 * K, rows(9)),
 }
 RIGHT = {
@@ -269,6 +293,31 @@ RIGHT = {
     "duplicates that labels name": (masked, Q, torch.cat([K[:8]] * 8), Y),
     "a learned scale": (Learned(2.6593), Q, K),
     "few dimensions": (ranking, *batch(0, 12, 4, 0.5)),
+    "no negatives, keys of another tower": (
+        lambda q, k: -cosine_similarity(q, k).mean(),
+        Q.clone().requires_grad_(),
+        K,
+    ),
+    "distances without a derivative at 0": (
+        lambda a, p, n: (
+            ((a - p).square().sum(1).sqrt() - (a - n).square().sum(1).sqrt() + 1)
+            .clamp_min(0)
+            .mean()
+        ),
+        *map(normalize, (Q, K, rows(3))),
+    ),
+    "weights without gradient": (
+        lambda q, k: methods.build("hcl", weights_gradient=False)(q, k),
+        Q.clone().requires_grad_(),
+        K.clone().requires_grad_(),
+    ),
+    "two of a class side by side, two untrained towers": (
+        ranking,
+        *(
+            (rows(5, B // 2).repeat_interleave(2, 0) + 0.3 * rows(seed)) @ rows(8 + seed, D)
+            for seed in (1, 2)
+        ),
+    ),
 }
 
 
@@ -365,6 +414,13 @@ def test_labels_in_another_order_than_rows_are_seen_in_the_rows():
     assert says.endswith("rows are views in turn: use y.repeat_interleave(2)")
 
 
+def test_views_in_turn_are_seen_where_one_pass_made_both_sides():
+    z = nn.Linear(D, D)(torch.stack([Q, Q + 0.3 * K], 1).flatten(0, 1))
+    halves = [normalize(part) for part in z.chunk(2)]  # no views of one tensor any more
+    assert first(ranking, *halves) == "shuffled pairs"
+    assert first(ranking, *(part.detach() for part in halves)) is None  # nobody can know
+
+
 def test_a_wrong_target_is_named_where_rows_outnumber_dimensions():
     q, k = batch(0, 64, 32)
     zero = lambda q, k: cross_entropy(  # noqa: E731
@@ -372,7 +428,8 @@ def test_a_wrong_target_is_named_where_rows_outnumber_dimensions():
     )
     assert "63 of 64 queries" in (says := lint(zero, q, k).sentences["pairing"])
     assert "(query 1 to key 0)" in says
-    assert "pushes queries away" in lint(lambda q, k: -ranking(q, k), q, k).sentences["pairing"]
+    for loss, given in ((lambda q, k: -ranking(q, k), (q, k)), (swapped, (Q, K, rows(3)))):
+        assert "pushes queries away" in lint(loss, *given).sentences["pairing"]
 
 
 def test_different_inputs_that_are_embedded_equally_are_the_encoder_s_mistake():
@@ -404,6 +461,44 @@ def test_a_tower_without_a_gradient_is_named_unless_it_is_meant():
     with torch.no_grad():
         k = momentum(K)
     assert not lint(ranking, a(Q), k, model=nn.ModuleList([a, momentum]))
+
+
+class Encoder(nn.Module):
+    """A layer, a slope that PReLU learns, and a scale that the loss uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(D, D), nn.PReLU())
+        self.log_scale = nn.Parameter(torch.tensor(2.5))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class OfModel(nn.Module):
+    """CLIP with the scale of a model that the loss holds."""
+
+    def __init__(self, model, change=torch.exp):
+        super().__init__()
+        self.model, self.change = model, change
+
+    def forward(self, a, b):
+        return clip(a, b, 1 / self.change(self.model.log_scale))
+
+
+def test_a_learned_number_counts_where_it_is_used():
+    """In the encoder, or in the loss, which is a copy and may hold the model or be a part of it."""
+    model = Encoder()
+    z = model(Q), model(K)
+    assert not lint(lambda a, b: clip(a, b, 1 / model.log_scale.exp()), *z, model=model)
+    assert not lint(OfModel(model), *z, model=model)
+    assert not lint(OfModel(model), *(x.detach() for x in z), model=model)
+    loss = Learned(2.5)
+    assert not lint(loss, *z, model=nn.ModuleList([model.layers, loss]))
+    found = lint(ranking, *z, model=model)
+    assert found.causes == ("scale",) and "log_scale = 2.5 gets no gradient" in str(found)
+    found = lint(OfModel(model, lambda x: x.exp().item()), *z, model=model)
+    assert found.causes == ("scale",) and "log_scale = 2.5 gets no gradient" in str(found)
 
 
 def test_state_of_loss_and_generators_stays():
