@@ -439,7 +439,7 @@ def _nodes(graphs: Sequence) -> set:
 
 
 def _numbers(module) -> dict[str, Tensor]:
-    """Return the learned numbers of a module, none of what is no module."""
+    """Return the learned numbers of a module; of anything else, none."""
     named = module.named_parameters() if isinstance(module, nn.Module) else ()
     return {name: p for name, p in named if p.numel() == 1 and p.requires_grad}
 
