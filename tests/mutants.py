@@ -120,9 +120,14 @@ def judge(rows: list[dict], jobs: int) -> float:
     """Put rows to their tests; return the share that surprises.
 
     A row surprises if no test notices it though it says no reason why it survives, or if it breaks.
+    One whose tests fail without it, too, is broken.
     """
-    found = []
+    found, tests = [], sorted({test for row in rows for test in row["tests"]})
+    with tempfile.TemporaryDirectory() as folder:
+        failing = {one.partition("[")[0] for one in _failed(copied(ROOT, Path(folder)), [], tests)}
     for row, word, seconds, printed in tried(rows, jobs):
+        if word == "noticed" and failing & {one.partition("[")[0] for one in row["tests"]}:
+            word, printed = "BROKEN", "its tests fail without it, too"
         known = f" ({row['survives']})" if "survives" in row else ""
         print(f"{word}{known} {seconds:4.1f} s  {row['area']}: {row['means']}", flush=True)
         if word == "BROKEN":

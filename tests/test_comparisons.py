@@ -223,3 +223,14 @@ def test_new_data_sets_are_judged_by_the_folds_of_the_seeds_that_both_groups_hav
     assert found.seeds == (2, 3, 4)
     assert found.error == pytest.approx(comparisons.cross_validated(ours, base).error)
     assert found.error != pytest.approx(comparisons.cross_validated(ours, base[::-1]).error)
+
+
+@quick
+@given(st.integers(1, 4), st.integers(2, 10), st.integers(20, 2000))
+def test_equal_scores_of_folds_are_equal_but_for_rounding(n, folds, graphs):
+    group = pd.DataFrame({"seed": [*range(n)], "svm": 0.7, "graphs": graphs})
+    group["svm_folds"] = [np.full(folds, 0.7)] * n
+    found = comparisons.between(group, group, "svm", "new data sets")
+    rounding = 100 / (graphs / folds) / math.sqrt(12)
+    widening = math.sqrt(1 / (n * folds) + 1 / (folds - 1))
+    assert found.difference == 0 and found.error == pytest.approx(rounding * widening)

@@ -342,6 +342,12 @@ def test_a_plan_counts_what_is_shared_once_and_adds_up(checkout):
     assert f"time about {len(runs) / 2:.1f} min" in again and "this machine" in again
 
 
+@pytest.mark.parametrize(("seeds", "told"), [(1, True), ("4-4", True), (2, False), (None, False)])
+def test_a_plan_of_one_seed_says_that_nothing_has_an_interval(checkout, seeds, told):
+    plan = str(experiments.plan(experiments.load("choice", seeds=seeds), device="cpu"))
+    assert ("One seed, so no bar and no interval, whatever captions say: choice." in plan) == told
+
+
 def test_a_page_says_what_it_would_train_and_trains_nothing(checkout, monkeypatch, prints):
     page = checkout / "notebooks/page.md"
     page.parent.mkdir(exist_ok=True)

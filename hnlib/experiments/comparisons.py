@@ -18,7 +18,15 @@ from hnlib.training import records
 #: What an effect may be about
 TARGETS = ("these images", "new images", "new data sets")
 #: Columns that a comparison reads beside the seed and the metric
-USED = ("dataset", "dataset_digest", "test_images", "validation", "correct", "environment")
+USED = (
+    "dataset",
+    "dataset_digest",
+    "test_images",
+    "graphs",
+    "validation",
+    "correct",
+    "environment",
+)
 
 
 @dataclass(frozen=True)
@@ -161,7 +169,9 @@ def between(ours, base, metric="linear", target="these images", mixed=False) -> 
     if not mixed and "environment" in a:
         _require_same_processor(a, b)
     if target == "new data sets":
-        found = cross_validated(*(100 * np.array(side[f"{metric}_folds"]) for side in (a, b)))
+        scores = [100 * np.array([*side[f"{metric}_folds"]]) for side in (a, b)]
+        m = a["graphs"][0] / scores[0].shape[1] if "graphs" in a else math.inf  # of a fold
+        found = cross_validated(*scores, least=100 / m / math.sqrt(12))
         return replace(found, seeds=tuple(seeds), base=name)
     d = 100 * np.subtract(a[metric], b[metric])
     m = _images(a, b, metric)
@@ -188,13 +198,16 @@ def components(d) -> tuple[float, float, float]:
     return d.mean(1).var(ddof=1) - noise / m, (n * v - w) / (n - 1), noise
 
 
-def cross_validated(ours, base) -> Effect:
+def cross_validated(ours, base, least: float = 0.0) -> Effect:
     r"""Compare two methods on the same splits of one data set (Nadeau and Bengio, 2003).
 
     Parameters
     ----------
     ours, base : array of shape [seeds, folds]
         Scores in one unit.
+    least : float, default 0.0
+        The smallest deviation of a difference, in that unit: that of rounding to multiples of 1/m
+        in folds of m examples, $1/m\sqrt{12}$.
 
     Returns
     -------
@@ -216,7 +229,7 @@ def cross_validated(ours, base) -> Effect:
         raise ValueError(f"both must be [seeds, folds], got {np.shape(ours)}, {np.shape(base)}")
     d = np.subtract(ours, base)
     share = 1 / d.shape[1]
-    error = float(d.std(ddof=1)) * math.sqrt(1 / d.size + share / (1 - share))
+    error = max(float(d.std(ddof=1)), least) * math.sqrt(1 / d.size + share / (1 - share))
     return Effect(float(d.mean()), error, d.size - 1, "new data sets")
 
 

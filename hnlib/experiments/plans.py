@@ -108,6 +108,7 @@ class Row:
     left: tuple[Cost, ...]
     waits: tuple[str, ...]  # arms that are not chosen yet
     closed: str
+    alone: bool = False  # whether one seed was asked for
 
     @property
     def minutes(self) -> float:
@@ -187,6 +188,8 @@ class Plan:
             most = max((one for one in every if one), default=0) / 2**30
             memory = self._known(f"at most {most:.1f} GB each", sum(not one for one in every))
             yield f"In all {runs} to train {how}on {self.where}: time {time}; memory {memory}."
+        if alone := [row.name for row in self.open if row.alone]:
+            yield f"One seed, so no bar and no interval, whatever captions say: {', '.join(alone)}."
         for row in self.rows:
             if row.waits and not row.closed:
                 yield f"{row.name}: more once validation has chosen {', '.join(row.waits)}."
@@ -228,7 +231,8 @@ def plan(*designs: Design, device: str = "auto", engine: str | dict | Engine | N
         new = tuple(costs((run for key, run in left.items() if key not in seen), hardware))
         seen |= left.keys()
         runs = len(have.planned()) - len(left) + len(new)  # without arms not chosen yet
-        rows.append(Row(design.name, runs, new, tuple(waits), design.closed))
+        alone = "seeds" in design.changed and len(design.seeds) == 1
+        rows.append(Row(design.name, runs, new, tuple(waits), design.closed, alone))
     spread = Engine.of(engine)
     workers = spread.workers if spread.engine == "processes" else 1
     return Plan(tuple(rows), machine(hardware), workers)
