@@ -29,7 +29,7 @@ app = App(
 )
 train = App("train", help="Train one encoder with one method.")
 app.command(train)
-app.command("hnlib.experiments.null:null", help="Test whether a loss beats a tuned temperature.")
+app.command("hnlib.experiments.null:null", help="Test whether a loss beats the best temperature.")
 
 
 def _train_command(kind: str):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from scripts import ROOT
 
+from builder import pdf
 from hnlib.commands import app
 
 TEXTS = ["CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"]
@@ -52,3 +53,11 @@ def test_commands_and_extras_are_there(name):
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = {one for group in re.findall(r"hnlib\[([a-z,-]+)\]", text) for one in group.split(",")}
     assert named <= extras["optional-dependencies"].keys()
+
+
+def test_the_leaflet_prints_sections_that_its_page_has():
+    """One that the page lacks is left out of the print without a word, and two sheets stay two."""
+    text = (ROOT / f"{pdf.LEAFLET_PAGE}.md").read_text("utf-8")
+    headings = re.findall(r"^## (.+)$", text, re.M)
+    ids = {re.sub(r"\W+", "-", one.lower()).strip("-") for one in headings}
+    assert pdf.SECTIONS and {*pdf.SECTIONS} <= ids

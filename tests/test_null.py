@@ -177,6 +177,25 @@ def test_the_sentence_and_the_row_name_both_sharpnesses_the_task_and_the_attempt
     assert "(leads: better, but perhaps by less than the margin)" in found.lines
 
 
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [((0.1, 0.2), []), ((0.05, 0.2), ["temperature"]), ((1.0, 0.5), ["temperature", "rate"])],
+)
+def test_the_sentence_says_where_the_best_temperature_is_at_the_edge_of_the_grid(first, words):
+    """One beyond it may be better, as on a task of one's own, and a temperature would beat N1."""
+    several = [first, *((t, lr) for t in (0.05, 0.1, 1.0) for lr in (0.05, 0.2, 0.5))]
+    tried = [{"options": {"temperature": t}, "lr": lr} for t, lr in several]
+    assert null._edge(tried) == words
+    one = {"profile": "", "chosen": {"N1": tried}, "edge": words, "margin": 0.5}
+    effect = Effect(0.6, 0.1, 15, "", family=2)
+    said = null.Outcome(
+        "mine", null.VERSION, {"digits": one | {"effects": {"N1": effect}}}
+    ).sentence
+    assert [
+        x for x in ("temperature", "rate") if f"best {x} is at the edge of its grid" in said
+    ] == words
+
+
 def test_a_record_of_another_version_is_not_written_over(file, tmp_path):
     path = file()
     folder = tmp_path / "out" / null_files.named(path)
@@ -234,6 +253,7 @@ def test_a_task_of_ones_own_ends_with_a_verdict_and_is_resumed(file, tmp_path, m
     fresh = {side: np.mean(seeds[0]) for side, seeds in one["fresh"].items()}
     assert fresh["ours"] - fresh["N1"] == pytest.approx(effect.difference, rel=0.2)
     assert record["sentence"].endswith("γ = 33.33: a temperature, on these embeddings.")
+    assert "the best temperature is at the edge of its grid" in record["sentence"]
     (scores,) = out.glob("runs/*.scores.jsonl")
     trained = scores.read_text()
     tried(colder)

@@ -1,4 +1,4 @@
-"""Print the built book with headless Chromium: core, appendices, and a leaflet of one page."""
+"""Print the built book with headless Chromium: core, appendices, and a leaflet of two."""
 
 import html
 import re
@@ -15,7 +15,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 CORE, REST = "hard-negatives.pdf", "hard-negatives-appendices.pdf"
 LEAFLET, LEAFLET_PAGE = "null-model.pdf", "notebooks/null-model"
-SECTIONS = ["try-a-loss", "protocol-version-2", "controls", "a-checklist-for-a-review"]
+SECTIONS = ["try-a-loss", "protocol-version-3", "controls", "a-checklist-for-a-review"]
 LEDGERS = ("book/results", "book/papers")  # whose folded tables stay folded
 WIDTH = {"width": 665, "height": 970}  # of A4 between the margins of book/theme/paper.css
 
@@ -69,7 +69,7 @@ def pdf(folder: Path, out: Path, pages: list[str], sections=()) -> None:
             page.evaluate("() => tighten()")
             page.pdf(
                 path=out,
-                scale=0.9 if sections else 1,
+                scale=0.85 if sections else 1,
                 prefer_css_page_size=True,
                 display_header_footer=True,
                 header_template="<span></span>",

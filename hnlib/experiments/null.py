@@ -239,7 +239,19 @@ def _sharpness(task: dict) -> str:
     parts = [f"the temperature's γ = {1 / best['options']['temperature']:.3g}"]
     if of_loss.startswith("γ"):
         parts.append(f"the loss's {of_loss}")
+    # records before this was noticed have no such field; none of them chose an edge
+    parts += [f"the best {name} is at the edge of its grid" for name in task.get("edge", ())]
     return ", ".join(parts)
+
+
+def _edge(tried: list[Setting]) -> list[str]:
+    """Return which of temperature and rate is, in the first setting, the least or greatest tried.
+
+    What lies beyond that edge may be better, so a plain temperature could beat such an N1.
+    """
+    values = {"temperature": [one["options"]["temperature"] for one in tried]}
+    values["rate"] = [one["lr"] for one in tried]
+    return [name for name, every in values.items() if every[0] in (min(every), max(every))]
 
 
 @dataclass
@@ -375,6 +387,7 @@ def null(
             "margin": one.margin,
             "diverged": one.diverged,
             "chosen": {side: settings[:FINALISTS] for side, settings in chosen.items()},
+            "edge": [] if quick else _edge(chosen["N1"]),
             "seeds": fresh,
             "fresh": {side: points(x[:FINALISTS, -len(fresh) :]) for side, x in scores.items()},
             "profile": profiled(loss, chosen["ours"][0]["options"]) if loss else "",
