@@ -25,7 +25,7 @@ def groups(gains):
 
 def recorded(arms):
     """Return what stands for the records of arms."""
-    design = SimpleNamespace(name="table", blocks={"": {}}, mixed=False, changed={})
+    design = SimpleNamespace(name="table", blocks={"": {}}, mixed=True, changed={})
     design.names, design.title = lambda block: [*arms], lambda block: block
     return SimpleNamespace(design=design, group=lambda arm, block: arms[arm])
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from hnbook.comparison_tables import OneVariance
 from hnlib import __main__ as cli
 from hnlib import experiments, methods
 from hnlib.experiments import compared, comparisons, execution, plans, runner
@@ -161,6 +162,24 @@ def recorded(run, folder, seconds=None, hardware=None, **metrics):
     one = {"kind": "retrieval", "configuration": run.configuration, "metrics": metrics}
     environment = {"hardware": hardware or {"cpu": "a processor"}}
     store.append(one | {"environment": environment, "seconds": seconds}, folder)
+
+
+@pytest.mark.parametrize("yours", [True, False])
+def test_your_run_is_compared_with_one_that_another_processor_made(checkout, yours):
+    """Two tracked runs of a seed are not."""
+    design = experiments.load("main", max_steps=7, seeds="0-1")
+    for seed, (arm, cpu) in itertools.product(design.seeds, {"loose": "a", "tilt": "b"}.items()):
+        run = experiments.found(design).run(arm, seed, "other")
+        folder = records.default_folder() if yours and arm == "tilt" else records.tracked()
+        recorded(run, folder, hardware={"cpu": cpu}, ndcg=0.5 + 0.01 * (arm == "tilt"))
+    asked = experiments.found(design), "tilt", "loose"
+    if yours:
+        assert experiments.effect(*asked, block="other").difference == pytest.approx(1)
+        table = OneVariance(asked[0], {"": asked[1:]}, block="other")
+        assert table.effects("ndcg")[""].difference == pytest.approx(1)
+    else:
+        with pytest.raises(ValueError, match="seed 0 ran on b for ours and on a for the base"):
+            experiments.effect(*asked, block="other")
 
 
 def test_yours_stand_beside_the_published(checkout, monkeypatch):
@@ -346,6 +365,23 @@ def test_a_plan_counts_what_is_shared_once_and_adds_up(checkout):
 def test_a_plan_of_one_seed_says_that_nothing_has_an_interval(checkout, seeds, told):
     plan = str(experiments.plan(experiments.load("choice", seeds=seeds), device="cpu"))
     assert ("One seed, so no bar and no interval, whatever captions say: choice." in plan) == told
+
+
+def test_a_plan_says_which_recorded_models_are_trained_anew(checkout, monkeypatch):
+    """Records have scores; a page that asks for models trains those that were not kept."""
+    monkeypatch.setenv("HNLIB_PLAN", "1")
+    one = experiments.load("choice", max_steps=1, seeds="4-5")
+    first, second, *_ = experiments.found(one).missing()
+    for run in (first, second):
+        recorded(run, records.tracked(), ndcg=0.5)
+    kept = runner.kept(second)
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    said = "\nRecorded models that were not kept, and are trained anew: 1."
+    for keep in (True, False):
+        with pytest.raises(execution.Planned) as planned:
+            experiments.train(one, device="cpu", keep=keep)
+        assert (said in str(planned.value)) == keep
 
 
 def test_a_page_says_what_it_would_train_and_trains_nothing(checkout, monkeypatch, prints):

@@ -45,12 +45,14 @@ class OneVariance:
         groups = {name: pair for name, pair in groups.items() if all(map(len, pair))}
         if not groups:
             return {}
+        arms = {arm for pair in self.pairs.values() for arm in pair}
+        mixed = compared.mixes(self.found, arms, self.block)
         first, *others = map(self._group, self.pool)
         each = [between(group, first, metric, mixed=True) for group in others]
         pooled = comparisons.family(each, pooled=True)[0]
         shared = dict(between=pooled.between, df=pooled.df)
         return {
-            name: replace(between(ours, base, metric), **shared)
+            name: replace(between(ours, base, metric, mixed=mixed), **shared)
             for name, (ours, base) in groups.items()
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -159,8 +160,21 @@ def _published(one: Compared) -> Effect | None:
 def between_arms(found: Found, ours, base, metric: str, block: str, target: str) -> Effect:
     """Return an effect as `effect` does, which is not noted as one of the page's."""
     first, second = (_gain(found, arm, metric, block) for arm in (ours, base))
-    mixed = found.design.blocks[block].get("mixed", found.design.mixed)
+    mixed = mixes(found, (ours, base), block)
     return comparisons.between(first, second, metric, target, mixed)
+
+
+def mixes(found: Found, arms, block: str) -> bool:
+    """Return whether the two runs of a seed may come from different processors.
+
+    So they may where yours stand beside tracked ones, which were made elsewhere.
+    """
+    if found.design.blocks[block].get("mixed", found.design.mixed):
+        return True
+    several = itertools.product(flat(arms), found.design.seeds)
+    keys = {key for arm, seed in several if (key := found.key(arm, seed, block))}
+    tracked, *own = found.indices
+    return any(index.has(keys - tracked.has(keys)) for index in own)
 
 
 def _gain(found: Found, arm, metric: str, block: str):

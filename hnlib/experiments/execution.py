@@ -79,10 +79,12 @@ def train_all(designs: Iterable[Design], *, minutes: float | None = None, **how)
                 "many seeds, not which"
             )
     work = _work(designs, how.get("device", "auto"), how.get("engine"))
+    lost = _lost(designs) if how.get("keep") else 0
+    again = f"\nRecorded models that were not kept, and are trained anew: {lost}." if lost else ""
     if "HNLIB_PLAN" in os.environ:
-        raise Planned(str(work))
+        raise Planned(f"{work}{again}")
     if any(one.changed for one in designs) or (work.left and "HNLIB_RECALL" not in os.environ):
-        print(work)
+        print(f"{work}{again}")
     if minutes and "HNLIB_RECALL" not in os.environ:
         designs = _whole(designs, minutes, **how)
     return [_train(one, **how) for one in designs]
@@ -95,6 +97,16 @@ def _check(device, engine, minutes) -> None:
         config.Engine.of(engine)
     except ValidationError as error:
         raise ValueError(config.sentence(error)) from None
+
+
+def _lost(designs: Iterable[Design]) -> int:
+    """Return how many recorded runs of changed designs have no model; `model` trains these anew."""
+    count = 0
+    for have in (found(one) for one in designs if one.changed):
+        planned = have.planned()
+        runs = (have.run(*planned[key]) for key in have.have(planned))
+        count += sum(not runner.kept(run).is_file() for run in runs)
+    return count
 
 
 def _whole(designs: list[Design], minutes: float, **how) -> list[Design]:

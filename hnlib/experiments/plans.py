@@ -109,6 +109,7 @@ class Row:
     waits: tuple[str, ...]  # arms that are not chosen yet
     closed: str
     alone: bool = False  # whether one seed was asked for
+    beside: bool = False  # whether changed runs are compared with recorded ones
 
     @property
     def minutes(self) -> float:
@@ -190,6 +191,11 @@ class Plan:
             yield f"In all {runs} to train {how}on {self.where}: time {time}; memory {memory}."
         if alone := [row.name for row in self.open if row.alone]:
             yield f"One seed, so no bar and no interval, whatever captions say: {', '.join(alone)}."
+        if beside := [row.name for row in self.open if row.beside and row.left]:
+            yield (
+                f"{', '.join(beside)}: what is recorded may be of another processor than yours, "
+                "which rounds differently."
+            )
         for row in self.rows:
             if row.waits and not row.closed:
                 yield f"{row.name}: more once validation has chosen {', '.join(row.waits)}."
@@ -232,7 +238,8 @@ def plan(*designs: Design, device: str = "auto", engine: str | dict | Engine | N
         seen |= left.keys()
         runs = len(have.planned()) - len(left) + len(new)  # without arms not chosen yet
         alone = "seeds" in design.changed and len(design.seeds) == 1
-        rows.append(Row(design.name, runs, new, tuple(waits), design.closed, alone))
+        beside = bool(design.changed) and runs > len(new)
+        rows.append(Row(design.name, runs, new, tuple(waits), design.closed, alone, beside))
     spread = Engine.of(engine)
     workers = spread.workers if spread.engine == "processes" else 1
     return Plan(tuple(rows), machine(hardware), workers)
