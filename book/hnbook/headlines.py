@@ -13,6 +13,8 @@ import sys
 import tomllib
 from dataclasses import dataclass, replace
 
+import pandas as pd
+
 from hnbook.asked import RATES, asked, behind, lost, percent, unlabelled  # noqa: F401, *Questions*
 from hnbook.comparison_tables import OneVariance
 from hnbook.tables import Markup, interval
@@ -108,6 +110,16 @@ def on_processor(maker: str, name: str, ours: str, base: str, metric: str) -> Ef
         of_maker = (run for one in made for on, run in one.items() if on.startswith(maker))
         groups.append(records.frame([*of_maker]))
     return comparisons.between(*groups, metric=metric)
+
+
+def resnet(metric: str = "linear") -> Effect:
+    """Return what HCL gains over t = 0.2 with a ResNet-18, on five seeds.
+
+    Three of them chose the temperature; two are what is whole of a confirmation.
+    """
+    every = [experiments.recorded(f"resnet18-{x}") for x in ("temperatures", "confirmed")]
+    ours, base = (pd.concat([x.group(arm) for x in every]) for arm in ("released", "t0.2"))
+    return comparisons.between(ours, base, metric)
 
 
 def tried(loss: str, task: str) -> Effect:
