@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from hnlib import _checks
 from hnlib._lint_checks import CHECKS, floor
-from hnlib._loss_probes import Program, probed
+from hnlib._loss_probes import TWO, Program, probed
 
 __all__ = ["Findings", "lint", "watch"]
 
@@ -83,7 +83,7 @@ def lint(
     Raises
     ------
     ValueError
-        If no argument is an embedding, or the loss returns no scalar.
+        If no argument is an embedding, a query stands alone, or the loss returns no scalar.
 
     Notes
     -----
@@ -116,6 +116,12 @@ def lint(
     if not gradients:
         says = "no embedding gets one; look for detach, no_grad, .data, .item(), argmax"
         return Findings({"no gradient": says})
+    if program.n == 1:
+        if rows == [1, 1] and not any(bool((g != 0).any()) for g in gradients):
+            says = f"one pair is its own only candidate, the loss is {value:.3g} with no gradient"
+            remedy = "embed more pairs at once; accumulated gradients bring no negatives"
+            return Findings({"no negatives": f"{says}; {remedy}"})
+        raise ValueError(f"{TWO}, got embeddings of {rows} rows")
     batch = probed(program, value, gradients, scales, inputs, model)
     found = {cause: check(batch) for cause, check in CHECKS.items()}
     found = {cause: says for cause, says in found.items() if says}
