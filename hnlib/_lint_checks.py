@@ -252,6 +252,7 @@ def floor(b: Batch) -> str | None:
     return f"{says}; a leak, negatives that are too easy, or too large a scale"
 
 
+OF_PAIRS = {"no push", "pairing", "labels", "shuffled pairs", "equal keys"}  # which scores may mend
 CHECKS = {
     "world size": _world_size,
     "no gradient": _no_gradient,

@@ -15,6 +15,7 @@ SAME = 1e-6  # 1 − cosine of rows that are equal
 SILENT = 1e-4  # of the strongest force: a row that feels less is not mined, and rounding decides
 LEAST = 1e-3  # of the strongest push: a weaker pull is rounding
 OPPOSITE = 0.9  # of the strongest pull: a wrong target pulls more than the own key is pushed
+GRADED = 0.5  # correlation of pulls with what is then a score of each pair
 PULLED = 0.9  # share of the rows whose own key must pull them
 
 
@@ -107,6 +108,19 @@ def _not_pulled(b: Batch) -> Tensor | None:
         own = pulls[:, n : 2 * n].diagonal()
     wrong = active & (own <= LEAST * -pulls.amin(1))
     return wrong if int(wrong.sum()) > (1 - PULLED) * int(active.sum()) else None
+
+
+def graded(b: Batch) -> bool:
+    """Return whether pairs have scores, or 1 and 0: the loss pulls high ones and pushes others."""
+    if b.pulls is None or b.program.layout != "columns":
+        return False
+    own = b.pulls[: b.program.n, b.program.n : 2 * b.program.n].diagonal()
+    known = ~own.isnan()
+    if int(known.sum()) < 3 or not bool((own[known] < -LEAST * own[known].abs().max()).any()):
+        return False
+    vectors = [x for x in b.program.given.values() if isinstance(x, Tensor) and x.ndim == 1]
+    both = [torch.stack([own, x.to(own)])[:, known] for x in vectors if len(x) == len(own)]
+    return any(float(torch.corrcoef(x)[0, 1]) > GRADED for x in both)
 
 
 def _mutual(s: Tensor) -> Tensor:

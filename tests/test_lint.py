@@ -143,6 +143,18 @@ def batch_hard(z, y, same=0.0):
     return ((far * equal).amax(1) - (far + same * equal).amin(1) + 0.3).relu().mean()
 
 
+def siamese(q, k, y):
+    """Pairs that are alike, y = 1, or not."""
+    far = (normalize(q) - normalize(k)).norm(dim=1)
+    return (y * far**2 + (1 - y) * (1 - far).relu() ** 2).mean()
+
+
+def of_weights(q, k, w, t=10.0):
+    """InfoNCE of queries that weigh."""
+    rows = cross_entropy(normalize(q) @ normalize(k).T / t, torch.arange(len(q)), reduction="none")
+    return (w * rows).sum() / w.sum()
+
+
 def with_itself(z, y, other=0):
     """SupCon of rows with labels, in which each row is its own positive unless `other` is 1."""
     s = normalize(z) @ normalize(z).T / 0.1
@@ -298,6 +310,25 @@ MISTAKES = {
         rows(0, 32, 16).repeat(2, 1),
         rows(0, 32, 16).repeat_interleave(2, 0) + 0.3 * rows(1, 64, 16),
     ),
+    "scores of pairs turned round": (
+        "pairing",
+        lambda q, k, y: siamese(q, k, 1 - y),
+        *batch(0, 64, 32),
+        (Y % 2).float(),
+    ),
+    "weights of queries, in few dimensions": (
+        "temperature",
+        of_weights,
+        *batch(0, 64, 32),
+        torch.rand(64, generator=seeded()),
+    ),
+    "weights of queries, and a copy of each key": (
+        "equal keys",
+        lambda q, k, w: of_weights(q, k, w, 0.1),
+        Q,
+        torch.cat([K[:32]] * 2),
+        torch.rand(64, generator=seeded()),
+    ),
     "all is won": ("floor", triplet_margin_loss, Q, Q + 0.01 * K, rows(9)),
 }
 RIGHT = {
@@ -319,6 +350,8 @@ RIGHT = {
     ),
     "the hardest negative": (hardest, *batch(0, 64, 16)),
     "exp in range": (naive(0.05), Q, K),
+    "pairs alike or not": (siamese, *batch(0, 64, 32), (Y % 2).float()),
+    "pairs alike or not, whole numbers": (siamese, *batch(0, 64, 32), Y % 2),
     "a queue of more rows than dimensions": (
         lambda q, k, queue: cross_entropy(
             torch.cat([(q * k).sum(1, keepdim=True), q @ queue.T], 1) / T,
