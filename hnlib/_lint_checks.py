@@ -84,15 +84,35 @@ def _no_push(b: Batch) -> str | None:
     places = b.curve + (b.twins or [])
     flat = max(places) - min(places) < 1e-5 * max(1.0, abs(places[0]))
     both = all(b.program.trains) and all(bool((g != 0).any()) for g in b.gradients)
-    if not flat or not both or b.program.layout == "rows":
+    labelled = b.program.layout == "rows"
+    beside = labelled and places[0] <= CHANGES  # rows of a label together, beside a classifier
+    if not flat or not both or beside:
         return None
     n = b.program.n
     pulls = b.pulls[:n].nan_to_num(nan=0.0).fill_diagonal_(0)
-    own = float(b.pulls[:n, n : 2 * n].diagonal().nanmedian())
+    own = float(pulls.max() if labelled else b.pulls[:n, n : 2 * n].diagonal().nanmedian())
     if own <= 0 or float(pulls.min()) < -_lint_rows.LEAST * own:
         return None
     says = "queries are pulled to their keys, and nothing is pushed away: all rows may become one"
     return f"{says}; are negatives masked, or multiplied by 0 where labels should be 1 and −1?"
+
+
+def _own_key(b: Batch) -> str | None:
+    if b.curve is None or b.ends is None:
+        return None
+    flat, (_, alone, crossed) = b.curve[0], b.ends
+    near = CHANGES * abs(flat)
+    if flat <= 0 or max(abs(y - flat) for y in [*b.curve, alone]) > near or crossed <= flat + near:
+        return None
+    says = f"wherever its own key is the nearest, a query's loss is {flat:.3g} without a gradient"
+    return f"{says}; the key is among its own negatives: mask the diagonal before max, min or topk"
+
+
+def _overflow(b: Batch) -> str | None:
+    if b.ends is None or b.ends[0] < math.inf or not math.isfinite(b.ends[1]):
+        return None
+    says = f"the loss is {b.value:.3g} on this batch, and {b.ends[0]:g} where pairs are equal"
+    return f"{says}; exp(s / t) overflows (use logsumexp or cross_entropy), or acos needs a clamp"
 
 
 def _unused(b: Batch) -> str | None:
@@ -141,7 +161,7 @@ def _lengths(b: Batch) -> str | None:
     off = [i for i in range(len(columns)) if depends[i] and _is_off(norms[i])]
     cosine = b.fit is not None and b.fit.temperature < WARM
     loud = b.curve is not None and b.program.is_log(b.curve[0]) and b.value > 3 * b.curve[0]
-    if not off or not (cosine or loud):
+    if not off or not (cosine or loud) or changed["origin"][0] <= CHANGES:  # distances
         return None
     which = "queries" if off == [0] else "keys" if 0 not in off else "embeddings"
     low, high = (float(f(torch.stack([f(norms[i]) for i in off]))) for f in (torch.min, torch.max))
@@ -232,9 +252,12 @@ def floor(b: Batch) -> str | None:
     return f"{says}; a leak, negatives that are too easy, or too large a scale"
 
 
+OF_PAIRS = {"no push", "pairing", "labels", "shuffled pairs", "equal keys"}  # which scores may mend
 CHECKS = {
     "world size": _world_size,
     "no gradient": _no_gradient,
+    "not finite": _overflow,
+    "own key": _own_key,
     "no push": _no_push,
     "pairing": _lint_rows.pairing,
     "labels": _lint_rows.wrong_labels,
@@ -243,6 +266,7 @@ CHECKS = {
     "equal views": _lint_rows.equal_views,
     "equal rows": _lint_rows.equal_rows,
     "equal negatives": _lint_rows.equal_negatives,
+    "shuffled pairs": _lint_rows.shuffled_pairs,
     "equal keys": _lint_rows.equal_keys,
     "unused": _unused,
     "own row": _own_row,
@@ -251,6 +275,5 @@ CHECKS = {
     "softmax": _softmax,
     "margin": _margin,
     "scale": _scale,
-    "shuffled pairs": _lint_rows.shuffled_pairs,
     "batch statistics": _lint_rows.batch_statistics,
 }

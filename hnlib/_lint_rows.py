@@ -12,8 +12,10 @@ from hnlib._loss_probes import Batch, Program, is_labels, processes, same_draws
 FLOOR = 0.01  # nats: a lower floor of equal keys is not worth a sentence
 ALIKE = 0.1  # share of rows that equal a row of another input: fewer are texts that differ in case
 SAME = 1e-6  # 1 − cosine of rows that are equal
+SILENT = 1e-4  # of the strongest force: a row that feels less is not mined, and rounding decides
 LEAST = 1e-3  # of the strongest push: a weaker pull is rounding
 OPPOSITE = 0.9  # of the strongest pull: a wrong target pulls more than the own key is pushed
+GRADED = 0.5  # correlation of pulls with what is then a score of each pair
 PULLED = 0.9  # share of the rows whose own key must pull them
 
 
@@ -48,6 +50,10 @@ def wrong_labels(b: Batch) -> str | None:
         return None
     if len(labels.unique()) == 1:
         return "all rows have one label, so no negative is left; check the labels of the batch"
+    if b.curve is not None and b.curve[-1] > b.curve[0] + LEAST * abs(b.curve[0]):
+        says = f"the loss grows, {b.curve[0]:.3g} to {b.curve[-1]:.3g}, as other labels move away"
+        says = f"{says}, so they are positives"
+        return f"{says}; labels == labels.T of a vector are all true: use labels[:, None] == labels"
     wrong = _not_pulled(b)
     if wrong is not None:
         says = f"{int(wrong.sum())} of {len(wrong)} rows are not pulled to their own key"
@@ -92,7 +98,7 @@ def _not_pulled(b: Batch) -> Tensor | None:
         return None
     n, measured = b.program.n, ~b.pulls.isnan()
     pulls = b.pulls.nan_to_num(nan=0.0).fill_diagonal_(0)[:n]
-    active = pulls.abs().amax(1) > 1e-6 * pulls.abs().max()
+    active = pulls.abs().amax(1) > SILENT * pulls.abs().max()
     if b.program.layout == "rows":
         same = (b.program.labels[:, None] == b.program.labels).to(pulls.device)
         same = same.fill_diagonal_(False) & measured
@@ -104,10 +110,23 @@ def _not_pulled(b: Batch) -> Tensor | None:
     return wrong if int(wrong.sum()) > (1 - PULLED) * int(active.sum()) else None
 
 
+def graded(b: Batch) -> bool:
+    """Return whether pairs have scores, or 1 and 0: the loss pulls high ones and pushes others."""
+    if b.pulls is None or b.program.layout != "columns":
+        return False
+    own = b.pulls[: b.program.n, b.program.n : 2 * b.program.n].diagonal()
+    known = ~own.isnan()
+    if int(known.sum()) < 3 or not bool((own[known] < -LEAST * own[known].abs().max()).any()):
+        return False
+    vectors = [x for x in b.program.given.values() if isinstance(x, Tensor) and x.ndim == 1]
+    both = [torch.stack([own, x.to(own)])[:, known] for x in vectors if len(x) == len(own)]
+    return any(float(torch.corrcoef(x)[0, 1]) > GRADED for x in both)
+
+
 def _mutual(s: Tensor) -> Tensor:
-    """Return which rows have a column that they are nearest to, too."""
+    """Return which rows have a column that they, or rows like them, are nearest to, too."""
     best = s.argmax(1)
-    return s.argmax(0)[best] == torch.arange(len(s), device=s.device)
+    return s.amax(0)[best] <= s.amax(1) + SAME
 
 
 def zero_rows(b: Batch) -> str | None:
@@ -224,7 +243,8 @@ def shuffled_pairs(b: Batch) -> str | None:
     s = _cosines(*z)
     best, lead = s.argmax(1), s.amax(1).mean() - s.diagonal().mean()
     mutual = _mutual(s) & (best != torch.arange(len(s), device=s.device))
-    if float(mutual.float().mean()) < 0.7 or float(lead) < 3 * float(s.std()):
+    share = float(mutual.float().mean())
+    if share < 0.7 or float(lead) < (2 if share > 0.9 else 3) * float(s.std()):  # 0.5 by chance
         return None
     i = int(mutual.nonzero()[0])
     says = f"{int(mutual.sum())} of {len(s)} queries have another key than their own nearest"

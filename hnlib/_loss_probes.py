@@ -22,6 +22,7 @@ COLDEST, HOTTEST = 3e-4, 300.0  # temperatures that it can show
 FITS = 1e-3  # largest relative misfit of a curve that is a softmax's
 APART = 0.1  # of rows that are nearly one
 PARTS = 8  # of a batch that are compared, each by a call and its gradient
+TWO = "each of at least 2 queries needs its key in the same row"
 ROWS = 32  # pairs on the curve, where all of the batch are too many for the dimensions
 
 
@@ -34,10 +35,12 @@ class Program:
         if isinstance(loss, nn.Module):
             self.loss = copy.deepcopy(loss)
         given = dict(enumerate(arguments)) | named
-        self.given = {k: x.detach() if isinstance(x, Tensor) else x for k, x in given.items()}
+        wide = [k for k, x in given.items() if isinstance(x, Tensor) and x.numel() > 1]
+        self.given = given | {k: given[k].detach() for k in wide}  # a number may be learned
         slots = [k for k, x in self.given.items() if _is_embedding(x)]
-        width = self.given[slots[0]].shape[-1] if slots else 0
-        self.slots = [k for k in slots if self.given[k].shape[-1] == width]
+        many, width = (self.given[slots[0]].shape[i] if slots else 0 for i in (0, -1))
+        slots = [k for k in slots if self.given[k].shape[-1] == width]
+        self.slots = [k for k in slots if len(self.given[k]) > 1 or many == 1]
         shown = ", ".join(type(x).__name__ for x in self.given.values()) or "no arguments"
         if not self.slots:
             raise ValueError(f"pass the loss's embeddings, float tensors [n, d], got {shown}")
@@ -59,9 +62,8 @@ class Program:
         else:
             self.layout, self.columns = "halves", [*first.chunk(2)]
         sizes = [len(z) for z in self.columns]
-        if sizes[0] < 2 or (len(sizes) > 1 and sizes[1] < sizes[0]):
-            rule = "each of at least 2 queries needs its key in the same row"
-            raise ValueError(f"{rule}, got embeddings of {sizes} rows")
+        if len(sizes) > 1 and sizes[1] < sizes[0]:
+            raise ValueError(f"{TWO}, got embeddings of {sizes} rows")
         self.n, self.width = sizes[0], width
 
     @property
@@ -94,9 +96,9 @@ class Program:
         shifts = [sum(sizes[:i]) for i in range(len(sizes))]
         every = torch.cat([r + shift for r, shift in zip(rows, shifts)])
         keys = every[len(rows[0]) :] - sizes[0]
-        if is_labels(x):
+        if isinstance(x, Tensor) and x.ndim == 1:
             chosen = {sum(sizes): every, sum(sizes[1:]): keys, sizes[0]: rows[0]}.get(len(x))
-            if chosen is not None and torch.equal(x, torch.arange(len(x), device=x.device)):
+            if chosen is not None and bool((x == torch.arange(len(x), device=x.device)).all()):
                 return x[: len(chosen)]  # places of keys
             return x if chosen is None else x[chosen.to(x.device)]
         if isinstance(x, Tensor) and x.shape == (sizes[0], sum(sizes[1:])) and not _is_embedding(x):
@@ -127,7 +129,7 @@ class Program:
             value = self._call([1 * z for z in leaves], None)  # a loss may change them in place
             wanted = [*leaves, *learned.values()]
             if value.requires_grad:
-                found = torch.autograd.grad(value, wanted, allow_unused=True)
+                found = torch.autograd.grad(value, wanted, allow_unused=True, retain_graph=True)
             else:
                 found = [None] * len(wanted)
         reached = any(g is not None for g in found[: len(leaves)])
@@ -221,6 +223,7 @@ class Batch(NamedTuple):
     slopes: list[float] | None  # its derivatives that autograd sees, without those at its ends
     twins: list[float] | None  # the loss at its end if two pairs, or a further key, are equal
     fit: Fit | None
+    ends: list[float] | None  # the loss at three places where rows are orthogonal
     ratio: float | None  # gradient by processes over that of the whole batch
     inputs: Sequence | None
     model: nn.Module | None
@@ -240,13 +243,14 @@ def probed(
     curve = _unless_refused(lambda: [_on_curve(program, x) for x in CURVE])
     slopes = _unless_refused(lambda: [_slope(program, x) for x in CURVE[1:-1]])
     twins = _unless_refused(lambda: [_on_curve(program, 1.0, twins=i) for i in (0, 1)])
+    ends = _unless_refused(lambda: _ends(program))
     if curve is None or twins is None or not all(map(math.isfinite, curve + twins)):
         curve = twins = None
     if slopes is None or not all(map(math.isfinite, slopes)):  # as of a root at 0
         slopes = None
     fit = None if curve is None else _fitted(program, curve)
     ratio = _unless_refused(lambda: _of_whole_batch(program)) if processes() > 1 else None
-    shape = (curve, slopes, twins, fit)
+    shape = (curve, slopes, twins, fit, ends)
     return Batch(program, value, gradients, scales, pulls, changed, *shape, ratio, inputs, model)
 
 
@@ -325,6 +329,17 @@ def _on_curve(program: Program, x: float, twins: int | None = None) -> float:
     Twins: the second pair, 0, or the first further key, 1, equals the first pair.
     """
     return program.value(_columns_at(program, x, twins), program.probe_rows[0])
+
+
+def _ends(program: Program) -> list[float]:
+    """Return the loss where pairs are equal, and where keys are minus and plus the query before."""
+    columns, rows = _columns_at(program, 1.0), program.probe_rows[0]
+    found = [program.value([z.to(x.dtype) for z, x in zip(columns, program.columns)], rows)]
+    z, n = torch.cat(columns), len(columns[0]) // (2 if program.layout == "rows" else 1)
+    for sign in (-1, 1):
+        z[n : 2 * n] = sign * z[:n].roll(1, 0)
+        found.append(program.value(z.split([*map(len, columns)]), rows))
+    return found
 
 
 def _slope(program: Program, x: float) -> float:
@@ -445,7 +460,7 @@ def _numbers(module) -> dict[str, Tensor]:
 
 
 def _is_embedding(x) -> bool:
-    return isinstance(x, Tensor) and x.is_floating_point() and x.ndim in (2, 3) and len(x) > 1
+    return isinstance(x, Tensor) and x.is_floating_point() and x.ndim in (2, 3) and x.shape[-1] > 1
 
 
 def is_labels(x) -> bool:

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from hnlib import _checks
-from hnlib._lint_checks import CHECKS, floor
-from hnlib._loss_probes import Program, probed
+from hnlib._lint_checks import CHECKS, OF_PAIRS, floor
+from hnlib._lint_rows import graded
+from hnlib._loss_probes import TWO, Program, probed
 
 __all__ = ["Findings", "lint", "watch"]
 
@@ -66,6 +67,7 @@ def lint(
         [n, d], are queries or first views; row i of the second, [m, d] with m ≥ n, answers row i.
         Rows beyond n and further tensors are negatives. A single tensor is [2n, d], all first views
         and then all second ones, or [n, views, d]; with 2n labels its rows have any order.
+        A vector of n scores, or of 1 and 0, may say which rows are pairs.
     inputs : sequence, optional
         What the rows of each embedding were made of: texts, ids, or a tensor; of a queue, which is
         the last, it may be left out. Rows of equal inputs are equal keys, even if dropout embeds
@@ -83,7 +85,7 @@ def lint(
     Raises
     ------
     ValueError
-        If no argument is an embedding, or the loss returns no scalar.
+        If no argument is an embedding, a query stands alone, or the loss returns no scalar.
 
     Notes
     -----
@@ -116,8 +118,16 @@ def lint(
     if not gradients:
         says = "no embedding gets one; look for detach, no_grad, .data, .item(), argmax"
         return Findings({"no gradient": says})
+    if program.n == 1:
+        if rows == [1, 1] and not any(bool((g != 0).any()) for g in gradients):
+            says = f"one pair is its own only candidate, the loss is {value:.3g} with no gradient"
+            remedy = "embed more pairs at once; accumulated gradients bring no negatives"
+            return Findings({"no negatives": f"{says}; {remedy}"})
+        raise ValueError(f"{TWO}, got embeddings of {rows} rows")
     batch = probed(program, value, gradients, scales, inputs, model)
-    found = {cause: check(batch) for cause, check in CHECKS.items()}
+    scored = graded(batch)
+    checks = {k: check for k, check in CHECKS.items() if not (scored and k in OF_PAIRS)}
+    found = {cause: check(batch) for cause, check in checks.items()}
     found = {cause: says for cause, says in found.items() if says}
     won = None if found else floor(batch)  # else it is a consequence
     return Findings({"floor": won} if won else found)

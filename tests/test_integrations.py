@@ -289,6 +289,29 @@ def test_a_cached_loss_is_watched_as_another(cached):
     assert [str(x.message)[:22] for x in found] == ["step 1, equal keys: 12"]
 
 
+class Alike(torch.nn.Module):
+    """Pairs that are alike, label 1, or not, 0."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, features, labels):
+        a, b = (functional.normalize(self.model(dict(x))["sentence_embedding"]) for x in features)
+        far = (a - b).norm(dim=1)
+        return (labels * far**2 + (1 - labels) * (1 - far).relu() ** 2).mean()
+
+
+def test_labels_of_a_trainer_tell_which_pairs_are_alike():
+    """Labels that are one number were filled in: they are no classes."""
+    features, labels = texts(0, 2), torch.arange(12) // 2 % 2
+    model = Tower(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        watch(Alike(model))(features, labels)
+        watch(HardNegatives(model, "simclr"))(features, 0 * labels)
+
+
 def test_a_watched_loss_is_looked_at_with_the_columns_of_a_trainer():
     """The model is asked once more, and stays the loss's model."""
     model, features = Tower(0), texts(0, 2)

@@ -113,6 +113,48 @@ def units(margin):
     return lambda *z: triplet_margin_loss(*map(normalize, z), margin=margin)
 
 
+def naive(t):
+    """InfoNCE by exp, without the maximum subtracted."""
+
+    def loss(q, k):
+        e = (normalize(q) @ normalize(k).T / t).exp()
+        return -(e.diagonal() / e.sum(1)).log().mean()
+
+    return loss
+
+
+def hardest(q, k, own=-2.0):
+    """A hinge of the nearest key; its own is none of the negatives, unless `own` is 0."""
+    s = normalize(q) @ normalize(k).T
+    return (0.2 + (s + own * torch.eye(len(s))).amax(1) - s.diagonal()).relu().mean()
+
+
+def semi_hard(q, k):
+    """A hinge of the keys that are less near than the own one, by less than the margin."""
+    s = normalize(q) @ normalize(k).T
+    lead = s.diagonal()[:, None] - s
+    mined = (lead > 0) & (lead < 0.3)
+    return ((0.3 - lead) * mined).sum() / mined.sum().clamp_min(1)
+
+
+def batch_hard(z, y, same=0.0):
+    """The farthest row of the label against the nearest of another, if `same` is large."""
+    far, equal = torch.cdist(normalize(z), normalize(z)), (y[:, None] == y).float()
+    return ((far * equal).amax(1) - (far + same * equal).amin(1) + 0.3).relu().mean()
+
+
+def siamese(q, k, y):
+    """Pairs that are alike, y = 1, or not."""
+    far = (normalize(q) - normalize(k)).norm(dim=1)
+    return (y * far**2 + (1 - y) * (1 - far).relu() ** 2).mean()
+
+
+def of_weights(q, k, w, t=10.0):
+    """InfoNCE of queries that weigh."""
+    rows = cross_entropy(normalize(q) @ normalize(k).T / t, torch.arange(len(q)), reduction="none")
+    return (w * rows).sum() / w.sum()
+
+
 def with_itself(z, y, other=0):
     """SupCon of rows with labels, in which each row is its own positive unless `other` is 1."""
     s = normalize(z) @ normalize(z).T / 0.1
@@ -246,9 +288,70 @@ MISTAKES = {
         *torch.stack([Q, Q + 0.3 * K], 1).flatten(0, 1).chunk(2),
     ),
     "similarity as a distance": ("pairing", swapped, Q, K, rows(3)),
+    "exp that overflows where pairs are equal": ("not finite", naive(0.011), Q, K),
+    "exp that overflows in half precision": ("not finite", naive(0.08), Q.half(), K.half()),
+    "the own key is mined as a negative": ("own key", lambda q, k: hardest(q, k, 0.0), Q, K),
+    "all labels are equal to each other": (
+        "labels",
+        lambda z, y: with_itself(z, 0 * y, 1),
+        torch.cat([Q, K]),
+        Y.repeat(2),
+    ),
+    "each row is its nearest negative": (
+        "no push",
+        batch_hard,
+        torch.cat([Q, K]).requires_grad_(),
+        Y.repeat(2),
+    ),
+    "a batch of one pair": ("no negatives", ranking, Q[:1], K[:1]),
+    "queries repeated as a whole, keys one by one": (
+        "shuffled pairs",
+        ranking,
+        rows(0, 32, 16).repeat(2, 1),
+        rows(0, 32, 16).repeat_interleave(2, 0) + 0.3 * rows(1, 64, 16),
+    ),
+    "scores of pairs turned round": (
+        "pairing",
+        lambda q, k, y: siamese(q, k, 1 - y),
+        *batch(0, 64, 32),
+        (Y % 2).float(),
+    ),
+    "weights of queries, in few dimensions": (
+        "temperature",
+        of_weights,
+        *batch(0, 64, 32),
+        torch.rand(64, generator=seeded()),
+    ),
+    "weights of queries, and a copy of each key": (
+        "equal keys",
+        lambda q, k, w: of_weights(q, k, w, 0.1),
+        Q,
+        torch.cat([K[:32]] * 2),
+        torch.rand(64, generator=seeded()),
+    ),
     "all is won": ("floor", triplet_margin_loss, Q, Q + 0.01 * K, rows(9)),
 }
 RIGHT = {
+    "distances of rows of any length": (
+        lambda q, k: cross_entropy(-(torch.cdist(q, k) ** 2), torch.arange(len(q))),
+        0.3 * Q,
+        0.3 * K,
+    ),
+    "semi-hard negatives in few dimensions": (semi_hard, *batch(0, 64, 16, 0.5)),
+    "the nearest row of another label": (
+        lambda z, y: batch_hard(z, y, 9.0),
+        torch.cat([Q, K]).requires_grad_(),
+        Y.repeat(2),
+    ),
+    "rows of a label close together": (
+        lambda z, y: (torch.cdist(z, z) * (y[:, None] == y)).mean(),
+        normalize(torch.cat([Q, K])).requires_grad_(),
+        Y.repeat(2),
+    ),
+    "the hardest negative": (hardest, *batch(0, 64, 16)),
+    "exp in range": (naive(0.05), Q, K),
+    "pairs alike or not": (siamese, *batch(0, 64, 32), (Y % 2).float()),
+    "pairs alike or not, whole numbers": (siamese, *batch(0, 64, 32), Y % 2),
     "a queue of more rows than dimensions": (
         lambda q, k, queue: cross_entropy(
             torch.cat([(q * k).sum(1, keepdim=True), q @ queue.T], 1) / T,
@@ -285,6 +388,7 @@ RIGHT = {
     "a queue": (moco, Q, K, rows(5, 256)),
     "sigmoid": (siglip, Q, K),
     "no negatives": (lambda q, k: -cosine_similarity(q, k.detach()).mean(), Q, K),
+    "no negatives, above zero": (lambda q, k: 2 - cosine_similarity(q, k.detach()).mean(), Q, K),
     "correlations": (barlow, Q, K),
     "inner products": (lambda q, k: cross_entropy(q @ k.T, torch.arange(len(q))), 0.3 * Q, 0.3 * K),
     "triplets": (triplet_margin_loss, normalize(Q), normalize(K), normalize(rows(3))),
@@ -501,6 +605,16 @@ def test_a_learned_number_counts_where_it_is_used():
     assert found.causes == ("scale",) and "log_scale = 2.5 gets no gradient" in str(found)
 
 
+def test_a_scale_may_be_an_argument_of_the_loss():
+    """Its graph stays for the training's own backward pass."""
+    model = Encoder()
+    z = model(Q), model(K)
+    for most, causes in ((100.0, ()), (10.0, ("scale",))):
+        scale = model.log_scale.exp().clamp(max=most)
+        assert lint(lambda a, b, s: clip(a, b, 1 / s), *z, scale, model=model).causes == causes
+        scale.backward()
+
+
 def test_state_of_loss_and_generators_stays():
     class Queue(nn.Module):
         def __init__(self):
@@ -595,6 +709,8 @@ def test_a_training_goes_on_where_nobody_can_look():
         ((lambda q, k: q @ k.T, Q, K), r"the loss must return a scalar tensor, got \(64, 64\)"),
         ((lambda q, k: 3.0, Q, K), "the loss must return a scalar tensor, got float"),
         ((ranking, Q, K[:8]), r"each of at least 2 queries .*got embeddings of \[64, 8\] rows"),
+        ((ranking, Q[:1], K), r"each of at least 2 queries .*got embeddings of \[1, 64\] rows"),
+        ((triplet_margin_loss, Q[:1], Q[:1], K[:1]), r"each of at least 2 queries .*\[1, 1, 1\]"),
         ((ranking, Q[:63]), r"must be two views \[2n, d\], or come with labels, got 63 rows"),
     ],
 )

@@ -230,7 +230,7 @@ def _look(loss: nn.Module, sentence_features, labels: Tensor | None = None) -> l
             for part in zip(tokens, masks)
         ]
 
-    def of_embeddings(*z: Tensor) -> Tensor:
+    def of_embeddings(*z: Tensor, labels: Tensor | None = labels) -> Tensor:
         if getattr(loss, "uses_gradient_cache", False):  # else by a hook of the backward pass alone
             return loss.calculate_loss([[x] for x in z], labels)  # pyright: ignore[reportCallIssue]
         loss.model = _Given()
@@ -239,7 +239,8 @@ def _look(loss: nn.Module, sentence_features, labels: Tensor | None = None) -> l
         finally:
             loss.model = model
 
-    return lint.lint(of_embeddings, *embedded, inputs=inputs)
+    told = labels is not None and len(labels.unique()) > 1  # else they are filled in
+    return lint.lint(of_embeddings, *embedded, inputs=inputs, **{"labels": labels} if told else {})
 
 
 class _Given(nn.Module):
