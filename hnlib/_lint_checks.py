@@ -215,7 +215,8 @@ def _softmax(b: Batch) -> str | None:
         return None
     first, last = b.curve[0], b.curve[-1]
     squashed = first > FEW and b.program.is_log(first) and 0 < first - last < 1.05 / WARM
-    if squashed and not _products(b):
+    alike = b.program.labels is not None and processes() > 1  # a class has rows in each of them
+    if squashed and not alike and not _products(b):
         says = f"between equal and orthogonal negatives the loss falls only from {first:.3g} to "
         says += f"{last:.3g}"
         return f"{says}; cross_entropy wants logits, not the output of a softmax or sigmoid"

@@ -73,6 +73,11 @@ def compensated(q, k):
     return 2 * loss - loss.detach()
 
 
+def supcon(z1, z2, labels, gathered):
+    """SupCon of the views and labels of all processes."""
+    return methods.build("supcon")(gathered(z1), gathered(z2), torch.cat(of_all(labels)))
+
+
 def mined_put_back(q, k):
     """Two towers with mined negatives, own rows alone with gradient."""
     keys = torch.cat([own_put_back(k), own_put_back(k.flip(1))])
@@ -99,6 +104,8 @@ CASES = {
     "right: multiplied": lambda q, k: whole(q, k, own_put_back, 2),
     "right: compensated": compensated,
     "right: summed with gradient": lambda q, k: barlow(q, k, with_gradients.all_reduce),
+    "SupContrast, rows put back": lambda q, k, y: supcon(q, k, y, own_put_back),
+    "right: supcon": lambda q, k, y: supcon(q, k, y, gather),
     "right: hcl": lambda q, k: methods.build("hcl")(gather(q), gather(k)),
 }
 
@@ -107,7 +114,9 @@ def main(folder):
     distributed.init_process_group("gloo")
     torch.set_num_threads(1)
     given = [normalize(z) for z in batch(10 * distributed.get_rank(), 16)]
-    found = {name: lint(loss, *given).sentences for name, loss in CASES.items()}
+    labels = torch.arange(len(given[0])) % 4
+    labelled = {name: given + [labels] * ("upcon" in name.lower()) for name in CASES}
+    found = {name: lint(loss, *labelled[name]).sentences for name, loss in CASES.items()}
     name = f"found{distributed.get_rank()}.json"
     Path(folder, name).write_text(json.dumps(found), encoding="utf-8")
     distributed.destroy_process_group()
