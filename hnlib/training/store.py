@@ -55,12 +55,6 @@ def _without_infinity(metrics: dict) -> dict:
     return metrics
 
 
-def _known_kind(kind: str) -> str:
-    if kind not in kinds.KINDS and kind != kinds.MEASUREMENT:
-        raise ValueError(f"kind must be one of {', '.join(kinds.KINDS)}, got {kind!r}")
-    return kind
-
-
 def _tag(entry) -> str:
     return "superseding" if isinstance(entry, dict) and "supersedes" in entry else "run"
 
@@ -72,7 +66,7 @@ _run = form(
     {
         "run": TEXT,
         "digest": TEXT,
-        "kind": schema.no_info_after_validator_function(_known_kind, TEXT),
+        "kind": schema.no_info_after_validator_function(kinds.check, TEXT),
         "configuration": OBJECT,
         "metrics": schema.no_info_after_validator_function(_without_infinity, OBJECT),
     },
