@@ -58,20 +58,25 @@ def data_folder(root: Path | str | None = None, kind: str = "") -> Path:
     return Path(root) / kind
 
 
+def own_path(dataset: str) -> tuple[str, Path, str]:
+    """Return word, path and size of your own data, word:PATH[@SIZE]; of a name three empty ones."""
+    word, colon, rest = dataset.partition(":")
+    text, _, size = rest.rpartition("@")
+    text, size = (text, size) if size.isdecimal() else (rest, "")
+    return (word, Path(text).expanduser(), size) if colon else ("", Path(), "")
+
+
 def own_name(dataset: str) -> str:
     """Return the name of your own data in records: folder:PATH[@SIZE] is folder:NAME-DIGEST[@SIZE].
 
     The digest is that of the file, or of all files below the folder and of their names. Any other
     name, and a path where nothing lies, is returned as it is: it may be such a name.
     """
-    prefix, colon, rest = dataset.partition(":")
-    text, at, size = rest.rpartition("@")
-    text, size = (text, at + size) if size.isdecimal() else (rest, "")
-    path = Path(text).expanduser()
-    if not colon or not path.exists():
+    word, path, size = own_path(dataset)
+    if not word or not path.exists():
         return dataset
     name = path.stem if path.is_file() else path.resolve().name
-    return f"{prefix}:{name}-{_content(path.resolve())}{size}"
+    return f"{word}:{name}-{_content(path.resolve())}" + (f"@{size}" if size else "")
 
 
 _CONTENTS: dict[Path, tuple[dict[Path, int], str]] = {}

@@ -101,14 +101,15 @@ _alive: WeakValueDictionary[tuple, Masks] = WeakValueDictionary()
 
 
 def shared_masks(n: int, m: int, shift: int, device: torch.device, dtype: torch.dtype) -> Masks:
-    """Return the masks of `_own_masks` that a contrast or a method holds, else new ones."""
-    key = n, m, shift, device, dtype
+    """Return the masks of `own_masks` that a contrast or a method holds, else new ones."""
     if traced():
-        return _own_masks(*key)
+        return own_masks(torch.arange(n, device=device), m, shift, dtype)
+    key = n, m, shift, device, dtype
     masks = _alive.get(key)
     if masks is None:
         with torch.inference_mode(False):  # else those first made there could not serve training
-            masks = _alive[key] = _own_masks(*key)
+            masks = own_masks(torch.arange(n, device=device), m, shift, dtype)
+            _alive[key] = masks
             _ = masks.uniform_log_weights, masks.columns  # now, not when first used
     return masks
 
@@ -118,14 +119,13 @@ def alive() -> list[Masks]:
     return list(_alive.values())
 
 
-def _own_masks(n: int, m: int, shift: int, device: torch.device, dtype: torch.dtype) -> Masks:
-    """Make the masks in which the positive of row i is column i + `shift` (mod n).
+def own_masks(rows: Tensor, m: int, shift: int, dtype: torch.dtype) -> Masks:
+    """Make the masks in which the positive of anchor i of `rows` is column i + `shift` (mod m).
 
-    With a shift, that of two views, column i is row i itself and not a negative.
+    With a shift, that of two views, column i is the anchor itself and not a negative.
     """
-    rows, columns = torch.arange(n, device=device), torch.arange(m, device=device)
-    index = rows.roll(shift)
-    positives = index[:, None] == columns
+    columns, index = torch.arange(m, device=rows.device), (rows + shift) % m
+    positives = index[:, None] == columns  # [rows, m]
     admissible = ~positives & (rows[:, None] != columns)  # without a shift the same cells
     return Masks(positives, admissible, dtype, index, never_empty=True)
 

@@ -18,7 +18,6 @@ from torch import Tensor
 from hnlib import _checks
 from hnlib.contrast import (
     Contrast,
-    Masks,
     check_pairs,
     check_reversible,
     check_views,
@@ -26,6 +25,7 @@ from hnlib.contrast import (
     inner_products,
     unit_rows,
 )
+from hnlib.masks import own_masks
 from hnlib.methods import Method
 from hnlib.negatives import semi_relaxed_ot
 
@@ -101,11 +101,7 @@ class streamed:
         z = _Rows.of(torch.cat([z1, z2]))  # [2B, d]
 
         def contrast(own: Tensor, similarity: Tensor) -> Contrast:
-            columns = torch.arange(2 * images, device=own.device)
-            other = (own + images) % (2 * images)
-            positives = columns == other[:, None]  # [rows, 2B]
-            admissible = ~positives & (columns != own[:, None])
-            masks = Masks(positives, admissible, similarity.dtype, other, never_empty=True)
+            masks = own_masks(own, 2 * images, images, similarity.dtype)  # [rows, 2B]
             found = Contrast(similarity, masks, 2 * images - 2)
             if y is None:
                 return found
@@ -164,8 +160,7 @@ class streamed:
         of_class = self.method.options.get("positives", "class") == "class"
 
         def contrast(own: Tensor, similarity: Tensor) -> Contrast:
-            answers = torch.arange(m, device=own.device) == own[:, None]  # [rows, m]
-            masks = Masks(answers, ~answers, similarity.dtype, own, never_empty=True)
+            masks = own_masks(own, m, 0, similarity.dtype)  # [rows, m]
             found = Contrast(similarity, masks, m - 1).with_answers(
                 None if positives is None else positives[own],
                 None if y is None else (y[own], y),

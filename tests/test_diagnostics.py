@@ -55,7 +55,8 @@ def test_collision_is_the_weight_on_the_class():
     z1, z2 = (z + 2 * functional.one_hot(y, 8) for z in views(size=32, dimension=8))
 
     def collision(weights, supervised=False):
-        return diagnostics.diagnostics(z1, z2, y, weights, supervised)["collision"]
+        method = SimpleNamespace(log_weights=weights)
+        return diagnostics.diagnostics(z1, z2, y, method, supervised)["collision"]
 
     # of 64 rows less anchor and own view, 7 images of the class, twice
     uniform = collision(negatives.uniform())

@@ -151,3 +151,18 @@ def test_costs_of_an_epoch_are_kept_with_the_hardware_they_were_measured_on(tmp_
         assert (cost.pace, cost.memory, cost.hardware) == (1.0, 900, card["hardware"])
         index._of.cache_clear()
     assert json.loads((tmp_path / index.NAME).read_text())["form"] == index.FORM
+
+
+def test_a_parquet_tells_what_a_run_took_and_the_memory_of_its_sessions_as_its_folder(
+    tmp_path, monkeypatch
+):
+    folder, path = tmp_path / "records", tmp_path / records.PARQUET
+    one = record(epochs=3)
+    (used,) = one["sessions"]
+    store.add([one | {"sessions": [used, used | {"peak_memory": 2**30}]}], folder)
+    monkeypatch.setattr(records, "tracked", lambda: folder)
+    records.write_parquet(path)
+    costs = records.index_of(folder).costs
+    assert records.index_of(path).costs == costs
+    ((cost,),) = costs.values()
+    assert (cost.pace, cost.memory) == (0.5, 2**30)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hnlib.experiments import evidence
+from hnbook import public_tables
 from hnlib.training import kinds, records, store
 
 BOOK = Path(__file__).resolve().parent.parent / "book"
@@ -141,7 +141,7 @@ def git(*words: str) -> bytes:
 def test_printed_numbers_are_well_formed_and_every_claim_stands_once(printed):
     where = ("paper", "table", "row", "column", "dataset", "metric")
     keys = {tuple(row[name] for name in where) for row in printed}
-    assert len(keys) == len(printed) == len(evidence.printed())
+    assert len(keys) == len(printed) == len(public_tables.printed())
     assert not [row for row in printed if None in row or None in row.values()]
     claims = pd.read_csv(BOOK / "results/claims.csv", comment="#")
     assert claims["id"].is_unique

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from builder import paper_numbers
+from hnbook import public_tables
 from hnlib import commands
-from hnlib.experiments import evidence
 from hnlib.training import kinds, records
 
 CELLS = paper_numbers.cells()
@@ -18,7 +18,7 @@ def test_every_printed_number_has_a_run_or_a_reason_and_every_setting_is_used():
     for cell in CELLS:
         assert (cell.run is None) == bool(cell.reason)
         assert cell.run is not None or cell.reason.startswith(paper_numbers.REASONS), cell.reason
-    used = {row["run"] for row in evidence.printed().to_dict("records")}
+    used = {row["run"] for row in public_tables.printed().to_dict("records")}
     assert paper_numbers.settings().keys() <= used
 
 
@@ -35,7 +35,7 @@ def disagreements(note: dict, run, ours: str) -> list[str]:
 
 
 def test_runs_have_the_printed_values_and_name_ours():
-    notes = [paper_numbers.parse_note(note) for note in evidence.printed()["note"]]
+    notes = [paper_numbers.parse_note(note) for note in public_tables.printed()["note"]]
     for cell, note in zip(CELLS, notes, strict=True):
         if cell.run is not None:
             assert not disagreements(note, cell.run, cell.ours), cell

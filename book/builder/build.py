@@ -58,6 +58,14 @@ def chapters() -> list[Path]:
     return [root() / f"{page}.md" for page in toc() if page.startswith("notebooks/")]
 
 
+def blank(node):
+    """Return a notebook that was not executed with a dash for every expression."""
+    for cell in node.cells:
+        if cell.cell_type == "markdown":
+            cell.source = inline_values.EVAL.sub("\u2013", cell.source)
+    return node
+
+
 def execute_chapters(
     wanted: dict[Path, Path], jobs: int, parameters: dict[Path, dict] | None = None, **options
 ) -> None:
@@ -108,7 +116,7 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
         if chapter in current:
             notebook = executed[name(chapter)] = load_json(execute.executed_path(chapter))
         else:
-            notebook = inline_values.blank(execute.read(chapter))
+            notebook = blank(execute.read(chapter))
             notebook["cells"].insert(1, new_markdown_cell(redirects.filled("not-executed.md")))
         target = (folder / chapter.relative_to(root())).with_suffix(".ipynb")
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from builder.ledger_pages import PAPERS, inline_code, table
+from hnbook import public_tables
 from hnbook.tables import DASH, Markup, interval, myst, percent
 from hnlib.experiments import evidence
 from hnlib.experiments.predictions import over_seeds
@@ -49,7 +50,7 @@ def cells() -> tuple[SimpleNamespace, ...]:
     none. `ours` names what the paper does not print, with our values; `remark` says how the table
     was read, and what the ledger says of the number.
     """
-    return tuple(map(_cell, evidence.printed().to_dict("records")))
+    return tuple(map(_cell, public_tables.printed().to_dict("records")))
 
 
 @functools.cache

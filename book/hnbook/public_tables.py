@@ -1,4 +1,4 @@
-"""Other people's tables on the dial: their cells, a curve for each panel, and the verdicts."""
+"""Other people's tables: the papers', and those on the dial with their curves and verdicts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,16 @@ from hnlib.experiments.sharpness_map import Parabola, parabola
 
 PANEL = ["source", "data", "network", "epochs"]  # equal in all cells of a panel
 KINDS = {"simclr": "plain", "macl": "plain", "hcl": "tilted", "ot": "tilted", "cut": "cut"}
+
+
+def printed() -> pd.DataFrame:
+    """Return the numbers printed in the papers; lines of papers.csv that begin with # are left out.
+
+    `run` is the setting in papers.toml, or the reason why there is none.
+    """
+    path = evidence.path("papers.csv")
+    rows = pd.read_csv(path, comment="#", skipinitialspace=True, dtype=str, keep_default_na=False)
+    return rows.assign(value=pd.to_numeric(rows["value"]), spread=pd.to_numeric(rows["spread"]))
 
 
 def cells() -> pd.DataFrame:

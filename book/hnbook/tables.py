@@ -11,20 +11,16 @@ import torch
 
 from hnlib import experiments, methods
 from hnlib.experiments import evidence, null_files
-from hnlib.experiments.words import (
-    DASH,
-    TITLES,
-    Markup,
-    difference,
-    format_value,
-    interval,
-    percent,
-)
+from hnlib.experiments.words import DASH, TITLES, difference, format_value, interval, percent
 from hnlib.profile import profile_loss, summary
 
 __all__ = ["DASH", "TITLES", "Markup", "Table", "difference", "format_value", "interval", "myst"]
 __all__ += ["added", "percent", "table", "term"]
 EMPTY = "Not measured."  # a table without rows
+
+
+class Markup(str):
+    """Text that is markup, HTML in a notebook and MyST on a generated page; never from data."""
 
 
 def term(word: str) -> Markup:

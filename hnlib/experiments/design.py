@@ -284,20 +284,16 @@ def load(name: str, *, small: bool = False, **parameters) -> Design:
     >>> [name for name in design.names("CIFAR-10") if name.startswith("t0.")]
     ['t0.07 b0', 't0.07 b3']
     """
-    (design,) = _load([name], small, parameters)
+    (design,) = load_all([name], small=small, **parameters)
     return design
 
 
-def load_all(names: Iterable[str], *, small: bool = False, **parameters) -> list[Design]:
+def load_all(names: Iterable[str], /, *, small: bool = False, **parameters) -> list[Design]:
     """Read several designs at the same parameters, as `load` does one.
 
     A grid and options change those designs that have them, one at least. The arms of ``add`` and
     ``loss`` are added to the first.
     """
-    return _load([*names], small, parameters)
-
-
-def _load(names: list[str], small: bool, parameters: dict) -> list[Design]:
     given = {key: value for key, value in parameters.items() if value is not None}
     every = [_read(name) for name in names]
     if "grid" in given:

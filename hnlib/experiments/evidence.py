@@ -1,4 +1,4 @@
-"""The recorded evidence: experiments, printed numbers, measurements that are no runs."""
+"""The recorded evidence: experiments, and measurements that are no runs."""
 
 import difflib
 import json
@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from hnlib import _files
 from hnlib.training import records
@@ -39,14 +38,3 @@ def stages() -> dict[str, np.ndarray]:
     """Return recorded batches by data and stage: two views of unit embeddings [2, pairs, d]."""
     with np.load(path("stages.npz")) as file:
         return dict(file)
-
-
-def printed() -> pd.DataFrame:
-    """Return the numbers printed in the papers; lines of papers.csv that begin with # are left out.
-
-    `run` is the setting in papers.toml, or the reason why there is none.
-    """
-    rows = pd.read_csv(
-        path("papers.csv"), comment="#", skipinitialspace=True, dtype=str, keep_default_na=False
-    )
-    return rows.assign(value=pd.to_numeric(rows["value"]), spread=pd.to_numeric(rows["spread"]))

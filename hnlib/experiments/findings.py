@@ -85,8 +85,9 @@ def lines(found: Found, base: str | None = None, names=None, metrics=None) -> li
         title = design.title(block)
         wanted = [name for name in names or design.names(block) if name in design.names(block)]
         groups = {name: rows for name in wanted if len(rows := found.group(name, block))}
-        others = [name for name in groups if base and name != base]
-        gains = effects(found, {name: (name, base) for name in others}, blocks=[block])
+        gains = {}
+        if others := [name for name in groups if base and name != base]:
+            gains = effects(found, {name: (name, base) for name in others}, blocks=[block])
         for name, rows in groups.items():
             line = {"block": title} if len(design.blocks) > 1 else {}
             line[""] = name

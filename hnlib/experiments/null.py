@@ -72,7 +72,7 @@ class Task:
     def __post_init__(self):
         fields = self.design.blocks[self.name]
         self.margin, self.fresh = fields["matters"], fields["fresh"]
-        self.rates = _distinct(one["lr"] for one in self._family("N1"))
+        self.rates = [*dict.fromkeys(one["lr"] for one in self._family("N1"))]
         self.ours = (str(self.loss.path), self.loss.name) if self.loss else (None, "")
         self.sizes, self.diverged = set(), 0
 
@@ -139,10 +139,6 @@ def with_task(design: experiments.Design, file: Path) -> experiments.Design:
     block |= {"matters": float(own["MARGIN"]), "fresh": FRESH}
     new = {"fields": {"kind": "own"}, "blocks": {name: block}, "arms": {name: arms}}
     return replace(design, **new, changed={})
-
-
-def _distinct(values: Iterable) -> list:
-    return [*dict.fromkeys(values)]
 
 
 def _scores(outcomes: list, metric: str) -> list[np.ndarray | None]:
@@ -285,7 +281,7 @@ class Outcome:
             f"({_sharpness(self.tasks[task])})"
             for task, _, effect, verdict in self.rows()
         ]
-        profiles = _distinct(one["profile"] for one in self.tasks.values() if one["profile"])
+        profiles = dict.fromkeys(one["profile"] for one in self.tasks.values() if one["profile"])
         attempt = f"{self.version}, attempt {self.attempts}"
         return f"{self.name}, {attempt}: {'; '.join([*parts, *profiles])}."
 
@@ -294,7 +290,8 @@ class Outcome:
         """The head and the row of a table."""
         cells = {"loss": self.name}
         gammas = [one["profile"].partition(":")[0] for one in self.tasks.values()]
-        cells[r"$\gamma$"] = ", ".join(_distinct(x[4:] if x[:1] == "γ" else "--" for x in gammas))
+        said = dict.fromkeys(x[4:] if x[:1] == "γ" else "--" for x in gammas)
+        cells[r"$\gamma$"] = ", ".join(said)
         for task, base, x, verdict in self.rows():
             numbers = f"${x.difference:+.1f}$ $[{x.low:+.1f}, {x.high:+.1f}]$ {verdict}"
             cells[f"{task} minus {base}"] = numbers

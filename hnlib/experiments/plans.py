@@ -234,12 +234,12 @@ def plan(*designs: Design, device: str = "auto", engine: str | dict | Engine | N
             if have.arm(name, block) is None
         )
         left = {records.key(run.configuration): run for run in have.missing()}
-        new = tuple(costs((run for key, run in left.items() if key not in seen), hardware))
+        new = costs((run for key, run in left.items() if key not in seen), hardware, have.indices)
         seen |= left.keys()
         runs = len(have.planned()) - len(left) + len(new)  # without arms not chosen yet
         alone = "seeds" in design.changed and len(design.seeds) == 1
         beside = bool(design.changed) and runs > len(new)
-        rows.append(Row(design.name, runs, new, tuple(waits), design.closed, alone, beside))
+        rows.append(Row(design.name, runs, tuple(new), tuple(waits), design.closed, alone, beside))
     spread = Engine.of(engine)
     workers = spread.workers if spread.engine == "processes" else 1
     return Plan(tuple(rows), machine(hardware), workers)

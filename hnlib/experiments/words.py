@@ -19,10 +19,6 @@ TITLES |= {"transfer": "six tasks", "stsb": "STS-B"}
 TITLES |= dict.fromkeys(("last_loudness", "last_loudness_low"), "at the end of training")
 
 
-class Markup(str):
-    """Text that is markup, HTML in a notebook and MyST on a generated page; never from data."""
-
-
 def spread(x) -> str:
     """Format the mean ± standard deviation over $n-1$, or the only value."""
     mean = f"{x.mean():.1f}".replace("-", "\u2212")

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from hnlib import _checks, methods, negatives, objectives
 from hnlib._checks import Finite, Flag, Fraction, Reduction, per_anchor
-from hnlib.contrast import Contrast, Masks, at_least_two, in_one_precision, inner_products
+from hnlib.contrast import Contrast, at_least_two, in_one_precision, inner_products
+from hnlib.masks import own_masks
 
 
 def from_nodes(
@@ -69,15 +70,14 @@ def from_nodes(
     )
     stray = f"batch must hold graphs from 0 to {m - 1}, got {{value}}"
     _checks.raise_if((batch < 0) | (batch >= m), stray, batch)
-    itself = batch[:, None] == torch.arange(m, device=batch.device)
-    masks = Masks(itself, ~itself, similarity.dtype, batch.long(), never_empty=True)
+    masks = own_masks(batch.long(), m, 0, similarity.dtype)
     contrast = Contrast(similarity, masks, m - 1, nodes, graphs)
     if labels is None:
         return contrast
     y = _checks.labels(labels, m, "graphs").to(batch.device)
     _checks.raise_if(y < -1, "label of graph {row} must be at least -1 (unknown), got {value}", y)
     y = torch.where(y < 0, -1 - torch.arange(m, device=y.device), y)  # each a class by itself
-    same = itself | (y[:, None] == y)[batch]
+    same = masks.positives | (y[:, None] == y)[batch]
     return contrast.with_labels(same, y[batch], y, positives)
 
 

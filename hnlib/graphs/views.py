@@ -83,7 +83,7 @@ def perturb_edges(batch: Batch, ratio: float, generator: torch.Generator, where:
     v = ((1 + (1 + 8 * pairs.double()).sqrt()) / 2).long()
     ends = torch.stack([pairs - v * (v - 1) // 2, v]) + batch.ptr[owner]
     edge_index = torch.cat([batch.edge_index[:, ~chosen], ends, ends.flip(0)], 1)
-    return _batch(batch.x, edge_index, batch.batch, batch.ptr)
+    return Batch(x=batch.x, edge_index=edge_index, batch=batch.batch, ptr=batch.ptr)
 
 
 def subgraph(batch: Batch, ratio: float, generator: torch.Generator, where: Tensor) -> Batch:
@@ -126,7 +126,7 @@ def mask_attributes(batch: Batch, ratio: float, generator: torch.Generator, wher
     count = _floor(ratio * sizes.double()) * where
     masked = _random_rank(batch.batch, batch.ptr, generator) < count[batch.batch]
     x = torch.where(masked[:, None], batch.x.mean(0), batch.x)
-    return _batch(x, batch.edge_index, batch.batch, batch.ptr)
+    return Batch(x=x, edge_index=batch.edge_index, batch=batch.batch, ptr=batch.ptr)
 
 
 # Features and edges first: the mean is over all nodes of the batch, also over those that other
@@ -174,8 +174,4 @@ def _induced(batch: Batch, keep: Tensor) -> Batch:
     n, index = len(keep), batch.batch[keep]
     edge_index, _ = induced_subgraph(keep, batch.edge_index, relabel_nodes=True, num_nodes=n)
     ptr = cumsum(degree(index, batch.num_graphs, torch.long))
-    return _batch(batch.x[keep], edge_index, index, ptr)
-
-
-def _batch(x: Tensor, edge_index: Tensor, batch: Tensor, ptr: Tensor) -> Batch:
-    return Batch(x=x, edge_index=edge_index, batch=batch, ptr=ptr)
+    return Batch(x=batch.x[keep], edge_index=edge_index, batch=index, ptr=ptr)

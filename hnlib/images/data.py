@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hnlib import _checks
-from hnlib._files import DAMAGED, data_folder, explain_failed_download, own_name
+from hnlib._files import DAMAGED, data_folder, explain_failed_download, own_name, own_path
 from hnlib.images.config import ImageRun
 from hnlib.images.registry import DATASETS
 
@@ -92,10 +92,9 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
     """
     if name == "digits":
         return _digits()
-    if name.startswith("folder:"):
-        path, _, size = name.rpartition("@")
-        path, size = (path, int(size)) if size.isdecimal() else (name, SIDE)
-        return image_folder(Path(path.removeprefix("folder:")).expanduser(), size)
+    word, path, size = own_path(name)
+    if word == "folder":
+        return image_folder(path, int(size or SIDE))
     _checks.one_of("dataset", name, (*ImageRun.datasets, *ImageRun.own_datasets))
     path = data_folder(root, "images") / f"{name}.npz"
     if not path.exists():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+
+from hnlib._files import own_path
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,8 @@ def training_images(name: str) -> int | None:
     """Return how many images a data set, or a folder:PATH[@SIZE], trains on; None if unknown."""
     if known := DATASETS.get(name):
         return known.train
-    path, at, size = name.removeprefix("folder:").rpartition("@")
-    folder = Path(path if at and size.isdecimal() else name.removeprefix("folder:")).expanduser()
-    if not name.startswith("folder:") or not folder.is_dir():
+    word, folder, _ = own_path(name)
+    if word != "folder" or not folder.is_dir():
         return None
     split = any((folder / part).is_dir() for part in ("test", "val"))
     counts = [

@@ -148,14 +148,10 @@ class Task(task.Task):
         v1, v2, labels = self.fixed
         outputs = [model(view, hidden=True) for view in (v1, v2)]
         (z1, z2), h = zip(*outputs)
-        observed = {}
-        if hasattr(method, "observe"):
-            observed = method.observe(Contrast.from_views(z1.float(), z2.float(), features=h))
-        weights = getattr(method, "log_weights", None)
-        shown = diagnostics.diagnostics(z1, z2, labels, weights, loop.supervised, h)
+        shown = diagnostics.diagnostics(z1, z2, labels, method, loop.supervised, h)
         if isinstance(method, methods.Method) and method.entry.loud:
             shown |= diagnostics.loudness(method, z1, z2)
-        return shown | observed | loop.scheduled
+        return shown | loop.scheduled
 
     def _scores(self, model: nn.Module) -> tuple[dict, dict]:
         """Return accuracies, and which test images were right."""

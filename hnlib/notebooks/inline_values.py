@@ -91,11 +91,3 @@ def substitute(node) -> dict[str, str]:
 
 def _with(values: dict[str, str], text: str) -> str:
     return EVAL.sub(lambda found: values[found[1]], text)
-
-
-def blank(node):
-    """Return a notebook that was not executed with a dash for every expression."""
-    for cell in node.cells:
-        if cell.cell_type == "markdown":
-            cell.source = EVAL.sub("\u2013", cell.source)
-    return node

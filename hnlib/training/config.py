@@ -13,7 +13,6 @@ import hashlib
 import itertools
 import json
 import math
-import re
 import warnings
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import field, fields, replace
@@ -245,10 +244,9 @@ class Configuration:
     @classmethod
     def dataset_title(cls, name: str) -> str:
         """Return a data set as tables write it; your own by the name of its file or folder."""
-        own, colon, path = name.partition(":")
-        path = Path(re.sub(r"@\d+$", "", path)).expanduser()
-        short = path.resolve().name if own == "folder" else path.stem
-        return getattr(cls.datasets.get(name), "title", short if colon else name)
+        word, path, _ = _files.own_path(name)
+        short = path.resolve().name if word == "folder" else path.stem
+        return getattr(cls.datasets.get(name), "title", short if word else name)
 
     @classmethod
     def fitting(cls, dataset: str, chosen: dict) -> dict:

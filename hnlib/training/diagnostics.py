@@ -56,18 +56,21 @@ def loudness(method, z1: Tensor, z2: Tensor) -> dict[str, float]:
 
 @torch.no_grad()
 def diagnostics(
-    z1: Tensor, z2: Tensor, labels: Tensor, log_weights=None, supervised=False, features=None
+    z1: Tensor, z2: Tensor, labels: Tensor, method=None, supervised=False, features=None
 ) -> dict:
     """Return the quantities that learning curves show, for two views [B, d] of one fixed batch.
 
-    "collision" is the weight that `log_weights` (a method's) puts on negatives of the same class,
-    zero by construction for a supervised method, and None without `log_weights`; "alignment";
-    "uniformity" of the first views. `features` are the last layer's inputs, if the weights need
-    them.
+    "collision" is the weight that the `log_weights` of a method put on negatives of the same class,
+    zero by construction for a supervised one, and None without them; "alignment"; "uniformity" of
+    the first views; and what its `observe` returns. `features` are the last layer's inputs, if the
+    weights need them.
     """
     z1, z2 = z1.float(), z2.float()
     row = {"collision": None, "alignment": alignment(z1, z2), "uniformity": uniformity(z1)}
+    observe, log_weights = (getattr(method, name, None) for name in ("observe", "log_weights"))
+    if observe is None and log_weights is None:
+        return row
+    contrast = Contrast.from_views(z1, z2, labels if supervised else None, features=features)
     if log_weights is not None:
-        contrast = Contrast.from_views(z1, z2, labels if supervised else None, features=features)
         row["collision"] = collision_mass(contrast, log_weights(contrast), labels)
-    return row
+    return row if observe is None else row | observe(contrast)

@@ -93,21 +93,39 @@ def _of(folder: Path, stamps: tuple) -> Index:
         with suppress(OSError):  # where nothing can be written it is made each time
             _files.write_atomically(path, canonical({"form": FORM, "files": files}).encode())
     known = store.environments(folder)
-    places, costs, superseding = defaultdict(list), defaultdict(list), []
+    places, took, superseding = defaultdict(list), [], []
     for name, file in files.items():
         store.report(folder / name, file["faults"])
         superseding += file["superseding"]
-        for run, offset, digest, names, setting, pace, memory, *sizes in file["runs"]:
+        for run, offset, digest, names, *cost in file["runs"]:
             places[run].append(Place(name, offset, digest))
-            used = [known.get(one, {}) for one in names]
-            if pace and used:
-                peaks = [memory, *(one.get("peak_memory") for one in used)]
-                most = max((one for one in peaks if one), default=None)
-                hardware = used[0].get("hardware", {})
-                costs[setting].append(Cost(pace, most, *sizes, hardware))  # pyright: ignore[reportCallIssue]
+            took.append(([known.get(one, {}) for one in names], *cost))
     last = {digest: why for _, digest, why in sorted(superseding, key=lambda one: one[0])}
     gone = {digest for digest, why in last.items() if why is not None}
-    return Index(folder, dict(places), gone, dict(costs))
+    return Index(folder, dict(places), gone, _costs(took))
+
+
+def of_records(source: Path, known: dict[str, list[dict]]) -> Index:
+    """Return the index of records by `key` that were read whole, as from a Parquet."""
+    places, took = {}, []
+    for run, several in known.items():
+        places[_short(run)] = [Place("", 0, one["digest"]) for one in several]
+        for one in several:
+            used = [one.get("environment", {}), *(one.get("sessions") or ())]
+            took.append((used, *cost_of(one)))
+    return Index(source, places, set(), _costs(took), known)
+
+
+def _costs(took: Iterable[tuple]) -> dict[str, list[Cost]]:
+    """Return costs by setting, from the environments and the `cost_of` each record."""
+    costs = defaultdict(list)
+    for used, setting, pace, memory, train_size, batch_size in took:
+        if pace and used:
+            peaks = [memory, *(one.get("peak_memory") for one in used)]
+            most = max((one for one in peaks if one), default=None)
+            hardware = used[0].get("hardware", {})
+            costs[setting].append(Cost(pace, most, train_size, batch_size, hardware))
+    return dict(costs)
 
 
 def _read(path: Path, stamp: list[int], kept: dict | None) -> dict:

@@ -33,7 +33,8 @@ def task_class(kind: str):
     return import_module(f"{KINDS[kind]}.task").Task
 
 
-def check(kind: str | None) -> None:
-    """Raise ValueError unless a record of that kind is one of a run or a measurement."""
+def check(kind: str | None) -> str | None:
+    """Return the kind of a record; ValueError unless that is one of runs, or of a measurement."""
     if kind not in (*KINDS, MEASUREMENT):
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, {MEASUREMENT}, got {kind!r}")
+    return kind

@@ -154,37 +154,13 @@ def add(folder: Path) -> tuple[int, int]:
     return store.add(several.values(), tracked_folder), len(several)
 
 
-class InMemory:
-    """What `index.Index` tells of a folder, of records that are read whole, from a Parquet."""
-
-    def __init__(self, several: Iterable[dict]):
-        self.runs, self.costs = defaultdict(list), defaultdict(list)
-        for record in several:
-            if "superseded" not in record and record["kind"] != kinds.MEASUREMENT:
-                self.runs[key(record["configuration"])].append(record)
-                setting, pace, memory, *sizes = index.cost_of(record)
-                if pace:
-                    about = record.get("environment", {})
-                    most = memory or about.get("peak_memory")
-                    cost = index.Cost(pace, most, *sizes, about.get("hardware", {}))  # pyright: ignore[reportCallIssue]
-                    self.costs[setting].append(cost)
-
-    def has(self, keys: Iterable[str]) -> set[str]:
-        """Return the keys of runs that have a record that counts."""
-        return {*keys} & self.runs.keys()
-
-    def find(self, keys: Iterable[str]) -> dict[str, list[dict]]:
-        """Return the records that count, replicates by date."""
-        return {one: self.runs[one] for one in self.has(keys)}
-
-
-def indices(own: bool = True) -> tuple[index.Index | InMemory, ...]:
+def indices(own: bool = True) -> tuple[index.Index, ...]:
     """Return which runs the tracked records have, and, if `own`, those of this machine."""
     folder = default_folder()
     return tuple(map(index_of, [tracked(), *[folder] * (own and folder.is_dir())]))
 
 
-def index_of(source: Path) -> index.Index | InMemory:
+def index_of(source: Path) -> index.Index:
     """Return which runs a folder or a Parquet of records has."""
     if source.is_dir():
         return index.of(source)
@@ -192,8 +168,8 @@ def index_of(source: Path) -> index.Index | InMemory:
 
 
 @functools.lru_cache(maxsize=1)
-def _index_of_parquet(path: Path, changed: int) -> InMemory:
-    return InMemory(store.read(path))
+def _index_of_parquet(path: Path, changed: int) -> index.Index:
+    return index.of_records(path, by_key(path))
 
 
 def by_key(source: Path | None = None) -> dict[str, list[dict]]:

@@ -55,12 +55,6 @@ def _without_infinity(metrics: dict) -> dict:
     return metrics
 
 
-def _known_kind(kind: str) -> str:
-    if kind not in kinds.KINDS and kind != kinds.MEASUREMENT:
-        raise ValueError(f"kind must be one of {', '.join(kinds.KINDS)}, got {kind!r}")
-    return kind
-
-
 def _tag(entry) -> str:
     return "superseding" if isinstance(entry, dict) and "supersedes" in entry else "run"
 
@@ -72,7 +66,7 @@ _run = form(
     {
         "run": TEXT,
         "digest": TEXT,
-        "kind": schema.no_info_after_validator_function(_known_kind, TEXT),
+        "kind": schema.no_info_after_validator_function(kinds.check, TEXT),
         "configuration": OBJECT,
         "metrics": schema.no_info_after_validator_function(_without_infinity, OBJECT),
     },
@@ -244,11 +238,20 @@ def environments(folder: Path) -> dict[str, dict]:
 
 
 def _placed(entry: dict, path: Path, known: dict[str, dict]) -> dict:
-    """Return a record from its line, with its environment and the file of the line."""
-    try:
-        return _with_environment(entry, known) | {"file": path}
-    except KeyError as error:
-        raise ValueError(f"{path} has a line without {error}; restore the file") from None
+    """Return a record from its line, with its environment and those of its sessions in full."""
+
+    def whole(part: dict, *own: str) -> dict:
+        if (id_ := part["environment"]) not in known:
+            missing = f"environment {id_} of {ENVIRONMENTS}"
+            raise ValueError(f"{path} has a line without {missing!r}; restore the file")
+        return known[id_] | {k: part[k] for k in own if k in part}
+
+    if "environment" in entry:
+        entry["environment"] = whole(entry, "date")
+        entry.pop("date", None)
+    if sessions := entry.get("sessions"):
+        entry["sessions"] = [whole(session, "date", "seconds") for session in sessions]
+    return entry | {"file": path}
 
 
 def _read_parquet(path: Path) -> list[dict]:
@@ -261,23 +264,6 @@ def _read_parquet(path: Path) -> list[dict]:
 
 def _order(record: dict) -> tuple[str, str, str]:
     return record["run"], record.get("environment", {}).get("date", ""), record["digest"]
-
-
-def _with_environment(entry: dict, environments: dict[str, dict]) -> dict:
-    """Return the entry of a run with its environment, and those of its sessions, in full."""
-
-    def whole(part: dict, *own: str) -> dict:
-        id_ = part["environment"]
-        if id_ not in environments:
-            raise KeyError(f"environment {id_} of {ENVIRONMENTS}")
-        return environments[id_] | {k: part[k] for k in own if k in part}
-
-    if "environment" in entry:
-        entry["environment"] = whole(entry, "date")
-        entry.pop("date", None)
-    if sessions := entry.get("sessions"):
-        entry["sessions"] = [whole(session, "date", "seconds") for session in sessions]
-    return entry
 
 
 def complete(several: Iterable[dict]) -> list[dict]:
