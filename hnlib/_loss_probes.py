@@ -221,7 +221,7 @@ class Batch(NamedTuple):
     changed: dict[str, list[float]]  # relative changes of the value by lengths, of each column
     curve: list[float] | None
     slopes: list[float] | None  # its derivatives that autograd sees, without those at its ends
-    twins: list[float] | None  # the loss at its end if two pairs, or a further key, are equal
+    twins: list[float] | None  # at its end if a pair, the first or last further key, equals one
     fit: Fit | None
     ends: list[float] | None  # the loss at three places where rows are orthogonal
     ratio: float | None  # gradient by processes over that of the whole batch
@@ -242,7 +242,7 @@ def probed(
     changed = _unless_refused(lambda: _changes(program)) or {}
     curve = _unless_refused(lambda: [_on_curve(program, x) for x in CURVE])
     slopes = _unless_refused(lambda: [_slope(program, x) for x in CURVE[1:-1]])
-    twins = _unless_refused(lambda: [_on_curve(program, 1.0, twins=i) for i in (0, 1)])
+    twins = _unless_refused(lambda: [_on_curve(program, 1.0, twins=i) for i in range(3)])
     ends = _unless_refused(lambda: _ends(program))
     if curve is None or twins is None or not all(map(math.isfinite, curve + twins)):
         curve = twins = None
@@ -326,7 +326,7 @@ def _changes(program: Program) -> dict[str, list[float]]:
 def _on_curve(program: Program, x: float, twins: int | None = None) -> float:
     """Return the loss where rows that are no pair have cosine 1 − x.
 
-    Twins: the second pair, 0, or the first further key, 1, equals the first pair.
+    Twins: the second pair, 0, or the first or last further key, 1 or 2, equals the first pair.
     """
     return program.value(_columns_at(program, x, twins), program.probe_rows[0])
 
@@ -357,7 +357,8 @@ def _columns_at(program: Program, x: float | Tensor, twins: int | None = None) -
     columns = []
     for owner in owners:
         if twins is not None:
-            owner = torch.where(owner == owners[0][0] + (1, count)[twins], owners[0][0], owner)
+            twin = (owners[0][0] + 1, owners[0][0] + count, owners[-1][-1])[twins]
+            owner = torch.where(owner == twin, owners[0][0], owner)
         one, common = (part.to(like.device, _single(like)) for part in (basis[owner], basis[-1]))
         columns.append(x**0.5 * one + (1 - x) ** 0.5 * common)
     return columns
