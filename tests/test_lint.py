@@ -164,6 +164,13 @@ def with_itself(z, y, other=0):
     return -((log_p * same).sum(1) / same.sum(1).clamp_min(1)).mean()
 
 
+def of_groups(q, k, negatives):
+    """InfoNCE of each query's own negatives, [n, k, d]."""
+    q, *keys = (normalize(x, dim=-1) for x in (q, k[:, None], negatives))
+    logits = torch.einsum("nd,nkd->nk", q, torch.cat(keys, 1)) / T
+    return cross_entropy(logits, torch.zeros(len(q), dtype=torch.long))
+
+
 def by_cosines(z, y, least=1.0, most=0.0):
     """Rows of a label have a cosine of at least one margin, others of at most the other."""
     s, same = normalize(z) @ normalize(z).T, y[:, None] == y
@@ -347,13 +354,12 @@ MISTAKES = {
         torch.cat([Q, K]),
         torch.arange(2 * B),
     ),
-    "own answers in the second column of negatives": (
+    "own answers among each query's negatives": (
         "equal keys",
-        lambda q, k, *n: sum(units(1.0)(q, k, x) for x in n),
+        of_groups,
         Q,
         K,
-        rows(5),
-        torch.cat([K[:8], rows(3)[8:]]),
+        torch.stack([rows(5), torch.cat([K[:8], rows(3)[8:]])], 1),
     ),
     "all is won": ("floor", triplet_margin_loss, Q, Q + 0.01 * K, rows(9)),
 }
@@ -365,6 +371,12 @@ RIGHT = {
         torch.arange(2 * B),
     ),
     "each row's negative answers another": (units(1.0), Q, K, K.roll(1, 0)),
+    "each query's negatives answer others": (
+        of_groups,
+        Q,
+        K,
+        torch.stack([K.roll(i, 0) for i in (1, 2)], 1),
+    ),
     "distances of rows of any length": (
         lambda q, k: cross_entropy(-(torch.cdist(q, k) ** 2), torch.arange(len(q))),
         0.3 * Q,
