@@ -130,6 +130,10 @@ def _unused(b: Batch) -> str | None:
 
 
 def _margin(b: Batch) -> str | None:
+    places = [*(b.curve or []), *(b.ends or [])]
+    if b.curve and b.ends and max(places) - min(places) < 1e-5 * max(1.0, abs(places[0])):
+        says = f"the loss is {round(places[0], 5):g} whether rows are equal, orthogonal or opposite"
+        return f"{says}: no margin is reached; are margins of a distance used for similarities?"
     if b.curve is None or b.fit is not None or _products(b) or b.curve[0] > WIDEST:
         return None
     x, y = torch.tensor(CURVE, dtype=torch.float64), torch.tensor(b.curve, dtype=torch.float64)

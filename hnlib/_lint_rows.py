@@ -25,16 +25,16 @@ def pairing(b: Batch) -> str | None:
     if wrong is None:
         return None
     n, rows = b.program.n, torch.nonzero(wrong)[:, 0]
-    if b.curve is not None and max(b.curve) - min(b.curve) < 1e-5:
-        says = f"the loss is {b.curve[0]:.3g} whether rows are equal or orthogonal"
-        return f"{says}: its terms cancel; has a direction or a term the wrong sign?"
     pulls, i = b.pulls.nan_to_num(nan=0.0).fill_diagonal_(0)[:n], int(rows[0])
     own, others = pulls[:, n : 2 * n].diagonal(), pulls.clone()
     others[:, n : 2 * n].fill_diagonal_(0)
     most, least = others[rows].amax(1), others[rows].amin(1)
     if float((-own[rows] > torch.maximum(OPPOSITE * most, -1.5 * least)).float().mean()) > 0.5:
-        says = "the loss pushes queries away from their own keys; has it the wrong sign"
-        return f"{says}, or do distances and similarities stand in each other's place?"
+        says = "the loss pushes queries away from their own keys; has it the wrong sign, or do"
+        return f"{says} distances and similarities, or labels 1 and 0, stand in each other's place?"
+    if b.curve is not None and max(b.curve) - min(b.curve) < 1e-5:
+        says = f"the loss is {b.curve[0]:.3g} whether rows are equal or orthogonal"
+        return f"{says}: its terms cancel; has a direction or a term the wrong sign?"
     says = f"{len(rows)} of {n} queries are not pulled to the key in their own row"
     if processes() > 1:
         return f"{says}; targets must be shifted by rank × batch, the place of own keys among all"
@@ -46,8 +46,12 @@ def pairing(b: Batch) -> str | None:
 
 def wrong_labels(b: Batch) -> str | None:
     labels = b.program.labels
-    if labels is None or _targets(labels):
+    if labels is None:
         return None
+    if _targets(labels):
+        silent = b.program.layout == "rows" and not any(bool((g != 0).any()) for g in b.gradients)
+        says = "no two rows have one label, so the loss, without a gradient, has no pairs"
+        return f"{says}; two views of a row have its label: y.repeat(2)" if silent else None
     if len(labels.unique()) == 1:
         return "all rows have one label, so no negative is left; check the labels of the batch"
     if b.curve is not None and b.curve[-1] > b.curve[0] + LEAST * abs(b.curve[0]):
@@ -214,6 +218,9 @@ def equal_keys(b: Batch) -> str | None:
         equal[:, :n] &= counts[0]
         equal[own, own] = True
         equal[:, n:] &= counts[1]
+        if not counts[2] and all(len(z) == n for z in program.columns):  # each query has its own
+            row = torch.eye(n, dtype=torch.bool, device=equal.device)
+            equal[:, n:] &= row.repeat(1, len(program.columns) - 2)
     copies = equal.sum(1).clamp_min(1)
     floor = float(copies.double().log().mean())
     if floor < FLOOR:

@@ -53,7 +53,8 @@ class Program:
         if first.ndim == 3:
             self.layout, self.columns = "stacked", [*first.unbind(1)]
         elif len(whole) > 1:
-            self.layout, self.columns = "columns", whole
+            self.layout = "columns"
+            self.columns = [z for x in whole for z in (x.unbind(1) if x.ndim == 3 else [x])]
         elif self.labels is not None and len(self.labels) == len(first):
             self.layout, self.columns = "rows", whole
         elif len(first) % 2:
@@ -78,7 +79,10 @@ class Program:
 
     def _call(self, columns: Sequence[Tensor], rows: Sequence[Tensor] | None) -> Tensor:
         if self.layout == "columns":
-            put = dict(zip(self.slots, columns))
+            put, ahead = {}, iter(columns)
+            for k in self.slots:
+                parts = [next(ahead) for _ in range(self.given[k][0].numel() // self.width)]
+                put[k] = parts[0] if self.given[k].ndim == 2 else torch.stack(parts, 1)
         else:
             join = torch.cat if self.layout != "stacked" else functools.partial(torch.stack, dim=1)
             put = {self.slots[0]: join([*columns])}
@@ -221,7 +225,7 @@ class Batch(NamedTuple):
     changed: dict[str, list[float]]  # relative changes of the value by lengths, of each column
     curve: list[float] | None
     slopes: list[float] | None  # its derivatives that autograd sees, without those at its ends
-    twins: list[float] | None  # the loss at its end if two pairs, or a further key, are equal
+    twins: list[float] | None  # at its end if a pair, the first or last further key, equals one
     fit: Fit | None
     ends: list[float] | None  # the loss at three places where rows are orthogonal
     ratio: float | None  # gradient by processes over that of the whole batch
@@ -242,7 +246,7 @@ def probed(
     changed = _unless_refused(lambda: _changes(program)) or {}
     curve = _unless_refused(lambda: [_on_curve(program, x) for x in CURVE])
     slopes = _unless_refused(lambda: [_slope(program, x) for x in CURVE[1:-1]])
-    twins = _unless_refused(lambda: [_on_curve(program, 1.0, twins=i) for i in (0, 1)])
+    twins = _unless_refused(lambda: [_on_curve(program, 1.0, twins=i) for i in range(3)])
     ends = _unless_refused(lambda: _ends(program))
     if curve is None or twins is None or not all(map(math.isfinite, curve + twins)):
         curve = twins = None
@@ -257,8 +261,7 @@ def probed(
 def _pulls(program: Program) -> Tensor:
     """Return by how much rows pull each other where all are as near to each other [rows, rows].
 
-    Where dimensions are too few, or shared with other processes, rows of one part are compared with
-    each other; the rest is NaN.
+    With too few dimensions, or several processes, rows of a part are compared; the rest is NaN.
     """
     rows = _random_rows(program)
     if sum(map(len, rows)) > program.width or processes() > 1:
@@ -324,10 +327,7 @@ def _changes(program: Program) -> dict[str, list[float]]:
 
 
 def _on_curve(program: Program, x: float, twins: int | None = None) -> float:
-    """Return the loss where rows that are no pair have cosine 1 − x.
-
-    Twins: the second pair, 0, or the first further key, 1, equals the first pair.
-    """
+    """Return the loss where rows that are no pair have cosine 1 − x; twins as in `Batch`."""
     return program.value(_columns_at(program, x, twins), program.probe_rows[0])
 
 
@@ -357,7 +357,8 @@ def _columns_at(program: Program, x: float | Tensor, twins: int | None = None) -
     columns = []
     for owner in owners:
         if twins is not None:
-            owner = torch.where(owner == owners[0][0] + (1, count)[twins], owners[0][0], owner)
+            twin = (owners[0][0] + 1, owners[0][0] + count, owners[-1][-1])[twins]
+            owner = torch.where(owner == twin, owners[0][0], owner)
         one, common = (part.to(like.device, _single(like)) for part in (basis[owner], basis[-1]))
         columns.append(x**0.5 * one + (1 - x) ** 0.5 * common)
     return columns

@@ -65,8 +65,9 @@ def lint(
     *arguments, **named
         What the training passes to the loss in one batch. Embeddings are float tensors. The first,
         [n, d], are queries or first views; row i of the second, [m, d] with m ≥ n, answers row i.
-        Rows beyond n and further tensors are negatives. A single tensor is [2n, d], all first views
-        and then all second ones, or [n, views, d]; with 2n labels its rows have any order.
+        Rows beyond n and further tensors are negatives, [n, k, d] if each query has its own. A
+        single tensor is [2n, d], all first views and then all second ones, or [n, views, d]; with
+        2n labels its rows have any order.
         A vector of n scores, or of 1 and 0, may say which rows are pairs.
     inputs : sequence, optional
         What the rows of each embedding were made of: texts, ids, or a tensor; of a queue, which is

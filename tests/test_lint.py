@@ -162,7 +162,20 @@ def with_itself(z, y, other=0):
     own = torch.eye(len(z), dtype=torch.bool) & (other > 0)
     same = (y[:, None] == y) & ~own
     log_p = s - s.masked_fill(own, -torch.inf).logsumexp(1, keepdim=True)
-    return -((log_p * same).sum(1) / same.sum(1)).mean()
+    return -((log_p * same).sum(1) / same.sum(1).clamp_min(1)).mean()
+
+
+def of_groups(q, k, negatives):
+    """InfoNCE of each query's own negatives, [n, k, d]."""
+    q, *keys = (normalize(x, dim=-1) for x in (q, k[:, None], negatives))
+    logits = torch.einsum("nd,nkd->nk", q, torch.cat(keys, 1)) / T
+    return cross_entropy(logits, torch.zeros(len(q), dtype=torch.long))
+
+
+def by_cosines(z, y, least=1.0, most=0.0):
+    """Rows of a label have a cosine of at least one margin, others of at most the other."""
+    s, same = normalize(z) @ normalize(z).T, y[:, None] == y
+    return ((least - s).relu() * same + (s - most).relu() * ~same).mean()
 
 
 class Learned(nn.Module):
@@ -330,9 +343,41 @@ MISTAKES = {
         torch.cat([K[:32]] * 2),
         torch.rand(64, generator=seeded()),
     ),
+    "margins of distances for cosines": (
+        "margin",
+        lambda z, y: by_cosines(z, y, 0.0, 1.0),
+        torch.cat([Q, K]),
+        Y.repeat(2),
+    ),
+    "a label for each row": (
+        "labels",
+        lambda z, y: with_itself(z, y, 1),
+        torch.cat([Q, K]),
+        torch.arange(2 * B),
+    ),
+    "own answers among each query's negatives": (
+        "equal keys",
+        of_groups,
+        Q,
+        K,
+        torch.stack([rows(5), torch.cat([K[:8], rows(3)[8:]])], 1),
+    ),
     "all is won": ("floor", triplet_margin_loss, Q, Q + 0.01 * K, rows(9)),
 }
 RIGHT = {
+    "margins of cosines": (by_cosines, torch.cat([Q, K]), Y.repeat(2)),
+    "a class for each row": (
+        lambda z, y: cross_entropy(normalize(z) @ normalize(rows(4, 2 * B)).T / T, y),
+        torch.cat([Q, K]),
+        torch.arange(2 * B),
+    ),
+    "each row's negative answers another": (units(1.0), Q, K, K.roll(1, 0)),
+    "each query's negatives answer others": (
+        of_groups,
+        Q,
+        K,
+        torch.stack([K.roll(i, 0) for i in (1, 2)], 1),
+    ),
     "distances of rows of any length": (
         lambda q, k: cross_entropy(-(torch.cdist(q, k) ** 2), torch.arange(len(q))),
         0.3 * Q,
@@ -533,8 +578,8 @@ def test_a_wrong_target_is_named_where_rows_outnumber_dimensions():
     )
     assert "63 of 64 queries" in (says := lint(zero, q, k).sentences["pairing"])
     assert "(query 1 to key 0)" in says
-    for loss, given in ((lambda q, k: -ranking(q, k), (q, k)), (swapped, (Q, K, rows(3)))):
-        assert "pushes queries away" in lint(loss, *given).sentences["pairing"]
+    for name in ("wrong sign", "similarity as a distance", "scores of pairs turned round"):
+        assert "pushes queries away" in lint(*MISTAKES[name][1:]).sentences["pairing"]
 
 
 def test_different_inputs_that_are_embedded_equally_are_the_encoder_s_mistake():
