@@ -20,8 +20,15 @@ for path in sorted((ROOT / "notebooks").rglob("*.md")):
     values = execute.parameters_of(notebook)
     if "small" in values and two_texts.trains(notebook.cells):
         PAGES[path.stem] = notebook, values
+SMALL = "\nsmall = False"
 ONLY_FLOAT32 = {"graphs", "pairs"}  # their kinds of data know no other precision
-WITHOUT_GRIDS = {"anatomy", "graphs", "large-batches", "made-up"}  # their files have none
+WITHOUT_GRIDS = {
+    "anatomy",
+    "graphs",
+    "ground-cost",
+    "large-batches",
+    "made-up",
+}  # their files have none
 OF_RATES = {"rates-and-lengths"}  # it compares rates
 OF_LOSSES = {"hardness-or-temperature", "retrieval", "real-encoder"}
 
@@ -71,6 +78,14 @@ def test_the_log_of_a_training_folds_and_its_code_does_not():
         trains = [cell for cell in cells if "experiments.train" in cell.source]
         assert trains, name
         assert all(cell.metadata.get("tags") == ["hide-output"] for cell in trains), name
+
+
+def test_every_page_with_a_small_form_trains_what_is_recorded_and_planned():
+    """A model that is trained past the records is in no plan, and is trained at every call."""
+    small = {path.stem for path in (ROOT / "notebooks").rglob("*.md") if SMALL in path.read_text()}
+    assert small == {*PAGES}
+    code = {page: "\n".join(x.source for x in node.cells) for page, (node, _) in PAGES.items()}
+    assert [x for x in code if "hnlib.training" in code[x]] == []
 
 
 def shown():
