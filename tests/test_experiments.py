@@ -94,6 +94,14 @@ def test_of_a_metric_that_nobody_measured_the_measured_are_named():
         found.values(found.design.names(block)[0], "p10", block)
 
 
+def test_a_block_of_chosen_arms_alone_has_no_rows_of_arms_that_were_not_chosen():
+    """But all columns; the chosen arms have rows where they are named."""
+    found = experiments.recorded("labels-tuned")
+    none, every = found.rows(), found.rows(names=["SCL"])
+    assert len(none) == 0 and [*none.columns] == [*every.columns]
+    assert len(every) == len(found.design.seeds)
+
+
 def test_an_unknown_arm_names_the_nearest(load):
     with pytest.raises(ValueError, match=r"no arm 'tilt lr0\.3'; the nearest is 'tilt lr0\.[12]'"):
         load().run("tilt lr0.3", 3, "large")

@@ -293,6 +293,34 @@ def test_seeds_are_a_number_or_a_text_whatever_is_published():
     assert execute.guard_parameters({"size": 3}, {"size": "10_000"}) == {"size": 10_000}
 
 
+COMPARES = f"""{HEAD}# A page
+
+```{{code-cell}} ipython3
+:tags: [parameters]
+gain = 0.1
+```
+
+```{{code-cell}} ipython3
+from types import SimpleNamespace
+from hnlib.experiments import compared, comparisons
+
+design = SimpleNamespace(name="one", changed={{"lr": (1, 2)}}, title=lambda block: block)
+for arm, effect in (("tilt", gain), ("other", 9.0)):
+    one = comparisons.Effect(effect, 0.1, 5, "these images", seeds=(0, 1))
+    compared.note(design, {{(arm, "plain", "knn", "wide", "these images"): one}})
+```
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("gain", "said"), [("2", "beats, +2.0"), ("-2", "loses, −2.0")])
+def test_the_last_line_of_a_run_is_the_verdict_of_its_first_comparison(one, prints, gain, said):
+    one.write_text(COMPARES)
+    last = prints("run", "theory/one", "-p", "gain", gain).splitlines()[-1]
+    assert last.startswith(f"one wide: tilt − plain by kNN: {said}\xa0[")
+    assert last.endswith("] on 2 seeds; published –")
+
+
 def test_a_number_of_seeds_is_told_in_the_terminal_and_not_on_the_page(monkeypatch, capsys):
     monkeypatch.setattr(execute, "execute", lambda *_, **__: 1.0)
     execute.run("experiments/pairs", {"seeds": "3"})

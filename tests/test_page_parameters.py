@@ -20,8 +20,18 @@ for path in sorted((ROOT / "notebooks").rglob("*.md")):
     values = execute.parameters_of(notebook)
     if "small" in values and two_texts.trains(notebook.cells):
         PAGES[path.stem] = notebook, values
+SMALL = "\nsmall = False"
 ONLY_FLOAT32 = {"graphs", "pairs"}  # their kinds of data know no other precision
-WITHOUT_GRIDS = {"anatomy", "graphs", "large-batches", "made-up"}  # their files have none
+WITHOUT_GRIDS = {
+    "anatomy",
+    "graphs",
+    "ground-cost",
+    "large-batches",
+    "made-up",
+}  # their files have none
+KINDS = {"graphs": "graphs", "pairs": "text"}  # of what a page trains on, if not images
+KINDS |= dict.fromkeys(("real-encoder", "retrieval", "two-towers"), "search")
+KINDS |= {"soft-targets-schedules-batches": "search"}
 OF_RATES = {"rates-and-lengths"}  # it compares rates
 OF_LOSSES = {"hardness-or-temperature", "retrieval", "real-encoder"}
 
@@ -71,6 +81,14 @@ def test_the_log_of_a_training_folds_and_its_code_does_not():
         trains = [cell for cell in cells if "experiments.train" in cell.source]
         assert trains, name
         assert all(cell.metadata.get("tags") == ["hide-output"] for cell in trains), name
+
+
+def test_every_page_with_a_small_form_trains_what_is_recorded_and_planned():
+    """A model that is trained past the records is in no plan, and is trained at every call."""
+    small = {path.stem for path in (ROOT / "notebooks").rglob("*.md") if SMALL in path.read_text()}
+    assert small == {*PAGES}
+    code = {page: "\n".join(x.source for x in node.cells) for page, (node, _) in PAGES.items()}
+    assert [x for x in code if "hnlib.training" in code[x]] == []
 
 
 def shown():
@@ -208,16 +226,17 @@ def test_what_a_page_cannot_measure_is_refused_before_it_trains(tmp_path, monkey
     name = own_data.collection(tmp_path / "texts")
     assert designs("retrieval", monkeypatch, dataset=name)
     (tmp_path / "texts/qrels/dev.tsv").unlink()
-    for page, more in (("retrieval", {}), ("real-encoder", {"also": False})):
+    for page in ("retrieval", "real-encoder"):
         with pytest.raises(ValueError, match="must have validation queries"):
-            designs(page, monkeypatch, dataset=name, **more)
+            designs(page, monkeypatch, dataset=name)
 
 
 @pytest.mark.slow
 def test_each_collection_of_the_real_encoder_shows_a_task_that_its_runs_have(tmp_path, monkeypatch):
     """Yours has no STS-B, and the captions beside it, whose runs were recorded, have nothing else."""
     name = own_data.collection(tmp_path / "texts")
-    every = designs("real-encoder", monkeypatch, dataset=name, encoder="bag", lr=0.01)
+    given = dict(dataset=name, also=True, encoder="bag", lr=0.01)
+    every = designs("real-encoder", monkeypatch, **given)
     source = next(x.source for x in PAGES["real-encoder"][0].cells if "def shown(" in x.source)
     (body,) = (x for x in ast.parse(source).body if getattr(x, "name", "") == "shown")
     names = {"task": "alike"}
@@ -226,6 +245,17 @@ def test_each_collection_of_the_real_encoder_shows_a_task_that_its_runs_have(tmp
     own, others = {"banking77-noise", "banking77-rates", "banking77"}, {*tasks}
     assert {tasks[one] for one in own} == {"alike"}
     assert {tasks[one] for one in others - own} == {"stsb"} and len(others) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_on_data_of_yours_asks_for_no_others(page, monkeypatch, tmp_path):
+    """Unless they are named, as by `also` and `images`."""
+    name, make = own_data.KINDS[KINDS.get(page, "images")]
+    own = make(tmp_path / name)
+    every = designs(page, monkeypatch, dataset=own, batch_size=20)
+    runs = [run for one in every for x in (one, *one.choosers()) for *_, run in x.runs()]
+    assert {run.dataset for run in runs} == {own}
 
 
 @pytest.mark.slow

@@ -171,7 +171,8 @@ class Found:
         """Return the rows of some arms of a block, by default of all that were not chosen."""
         names = self.design.arms[block] if names is None else names
         rows = [self.group(name, block).assign(arm=name) for name in names]
-        return pd.concat([some for some in rows if len(some)] or rows, ignore_index=True)
+        none = self._table(block).head(0).assign(arm="")
+        return pd.concat([some for some in rows if len(some)] or [none], ignore_index=True)
 
     def values(self, name: str, metric: str, block: str = "") -> dict[int, float]:
         """Return a metric of an arm by seed; "last_x" is x of the last epoch, "x@1" of epoch 1."""
