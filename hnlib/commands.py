@@ -272,7 +272,7 @@ def profile(
     """Measure how sharp, loud and balanced a loss is, on batches recorded while encoders trained.
 
     The batches are from the start, the middle and the end of training on CIFAR-10 and on SciFact.
-    The page "Every loss on one dial" (notebooks/every-loss.md) explains the words.
+    The page "Every loss on one dial" explains the words.
 
     Parameters
     ----------
