@@ -410,7 +410,7 @@ def speed(
     from hnlib.experiments.words import machine
     from hnlib.images import speed
     from hnlib.images.registry import ENCODERS
-    from hnlib.training import records, store
+    from hnlib.training import records
 
     encoders, losses = encoder or [*ENCODERS], method or speed.METHODS
     for name in encoders:
@@ -418,7 +418,7 @@ def speed(
     for name in losses:
         config.check_choice("method", name, methods.CATALOGUE)
     for record in speed.measure(device, encoders, losses, seconds):
-        store.append(record, records.default_folder())
+        records.append(record, records.default_folder())
         row, rate = record["configuration"], record["metrics"]["views_per_second"]
         where = machine(record["environment"]["hardware"])
         named = f"{row['encoder']:10} {row['method']:8} {row['precision']:10}"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hnlib import _files
-from hnlib.training import records, store
+from hnlib.training import records
 from hnlib.training.config import Engine
 
 POSIX = os.name == "posix"
@@ -233,7 +233,7 @@ def train(
     with _bar(len(runs)) as bar:
         for (run, _), outcome in spread(one, zip(runs, states), engine):
             if isinstance(outcome, dict):
-                store.append(outcome, folder)
+                records.append(outcome, folder)
                 unfinished(run, folder).unlink(missing_ok=True)
                 done += 1
             elif isinstance(outcome, OutOfTime):  # others may have ended in time

@@ -452,7 +452,10 @@ def name(configuration: dict) -> str:
 def key(configuration: dict) -> str:
     """Return a key that identifies a run, whatever experiment it was made for."""
     same = {"experiment": None, "dataset_digest": None}
-    return json.dumps(configuration | same, sort_keys=True)
+    return _SORTED.encode(configuration | same)
+
+
+_SORTED = json.JSONEncoder(sort_keys=True)
 
 
 def _finite(value):
