@@ -110,14 +110,14 @@ class Engine:
     cpus
         cores for each of Ray's jobs
     gpus
-        GPUs for each of Ray's jobs, such as 0.5
+        GPUs for each of Ray's jobs, such as 0.5 (default: 1 where the cluster has any)
     """
 
     engine: Literal["here", "processes", "ray"] = "here"
     workers: Count = 2
     address: str = "auto"
     cpus: Positive = 1
-    gpus: Annotated[float, Field(ge=0)] = 0
+    gpus: Annotated[float, Field(ge=0)] | None = None
 
     @classmethod
     def of(cls, given: str | dict | Engine | None) -> Engine:
