@@ -53,3 +53,53 @@ def test_the_library_names_no_file_of_the_book():
 def test_a_name_in_a_docstring_a_comment_or_a_text_is_found(source):
     assert files_named(source, {"every-loss.md", "typed.js"})
     assert not files_named("x = 'hnlib/notebooks/execute.py'  # notebook/s, a book", pages())
+
+
+#: Methods that somebody has to know of one class
+MOST = 20
+CACHES = {"cache", "lru_cache"}
+CODE = [
+    path
+    for folder in ("hnlib", "book/hnbook", "book/recorders")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+
+
+def classes(source: str) -> list[tuple[str, list[ast.FunctionDef]]]:
+    """Return the classes of a module with their methods and properties."""
+    every = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return [(one.name, [x for x in one.body if isinstance(x, kinds)]) for one in every]
+
+
+def caching(method: ast.FunctionDef) -> bool:
+    """Return whether a method has a decorator that keeps what it returned for each object."""
+    used = (x.func if isinstance(x, ast.Call) else x for x in method.decorator_list)
+    return any(getattr(x, "attr", getattr(x, "id", "")) in CACHES for x in used)
+
+
+def test_no_class_has_more_methods_than_one_can_know():
+    found = {
+        (path.name, name): len(methods)
+        for path in CODE
+        for name, methods in classes(path.read_text("utf-8"))
+    }
+    assert len(found) > 100
+    assert {one: count for one, count in found.items() if count > MOST} == {}
+
+
+def test_no_method_is_cached():
+    """That would keep every object for ever, and what it returned when the object has changed."""
+    every = [(path.name, *one) for path in CODE for one in classes(path.read_text("utf-8"))]
+    assert [x[:2] for x in every if any(map(caching, x[2]))] == []
+
+
+@pytest.mark.parametrize(
+    "decorator", ["cache", "functools.cache", "lru_cache", "functools.lru_cache(maxsize=8)"]
+)
+def test_a_cached_method_is_seen(decorator):
+    within = "    @{}\n    def near(self):\n        return 1\n"
+    ((name, (method,)),) = classes(f"class One:\n{within.format(decorator)}")
+    assert name == "One" and caching(method)
+    ((_, (method,)),) = classes(f"class One:\n{within.format('functools.cached_property')}")
+    assert not caching(method)
