@@ -26,6 +26,31 @@ def test_the_runs_counted_for_the_title_page_are_those_that_it_loads():
     assert re.findall(r'"([\w-]+)"', names) == ledger_pages.TITLE_PAGE
 
 
+def data(design):
+    """The data sets of a design."""
+    changed = {key: new for key, (_, new) in design.changed.items()}
+    return {(design.fields | x | changed).get("dataset") for x in design.blocks.values()}
+
+
+@pytest.mark.parametrize("draw", range(60))
+def test_what_follows_shares_no_run_at_random_parameters(draw):
+    """A seed is in the key of a run: no common seed on the same data, no common run."""
+    rng = np.random.default_rng(draw)
+    name = str(rng.choice(FOLLOWING))
+    given = {
+        "seeds": [None, int(rng.integers(1, 15))][rng.integers(2)],
+        "dataset": [None, "digits", "cifar10", "cifar100", "stl10"][rng.integers(5)],
+        "small": bool(rng.integers(2)),
+        "epochs": [None, 3][rng.integers(2)],
+    }
+    one = experiments.load(name, **given)
+    for other in (experiments.load(x, **given) for x in one.after):
+        if data(one) & data(other):
+            assert not {*one.seeds} & {*other.seeds}, (name, other.name, given)
+    if given["seeds"] and not given["small"]:
+        assert len(one.seeds) == given["seeds"]
+
+
 # --- what chooses or is followed, and what confirms or repeats, at random parameters
 
 PAGES = [*tomllib.loads((ROOT / "book/beside.toml").read_text("utf-8"))]
@@ -133,6 +158,9 @@ def test_runs_that_are_shared_are_seen(monkeypatch):
     for name, given in (("equal-gamma", {"seeds": 5}), ("search-tilts", {"seeds": chooser.seeds})):
         assert shared(name, given)[1], name
     assert not shared("search-tilts", {"seeds": "900-901"})[1]
+
+
+# --- seeds
 
 
 def test_every_experiment_that_follows_another_is_named_here():
