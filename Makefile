@@ -65,7 +65,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python .ci/format_cells.py --check
-	$(BIN)/lint-imports --no-cache --no-logo
+	PYTHONPATH=book $(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	! $(BIN)/python -m pip check 2>&1 | grep -vx -e "$(LEFT_OUT)" -e "No broken requirements found\."
 

@@ -272,7 +272,7 @@ def profile(
     """Measure how sharp, loud and balanced a loss is, on batches recorded while encoders trained.
 
     The batches are from the start, the middle and the end of training on CIFAR-10 and on SciFact.
-    The page "Every loss on one dial" (notebooks/every-loss.md) explains the words.
+    The page "Every loss on one dial" explains the words.
 
     Parameters
     ----------
@@ -410,7 +410,7 @@ def speed(
     from hnlib.experiments.words import machine
     from hnlib.images import speed
     from hnlib.images.registry import ENCODERS
-    from hnlib.training import records, store
+    from hnlib.training import records
 
     encoders, losses = encoder or [*ENCODERS], method or speed.METHODS
     for name in encoders:
@@ -418,7 +418,7 @@ def speed(
     for name in losses:
         config.check_choice("method", name, methods.CATALOGUE)
     for record in speed.measure(device, encoders, losses, seconds):
-        store.append(record, records.default_folder())
+        records.append(record, records.default_folder())
         row, rate = record["configuration"], record["metrics"]["views_per_second"]
         where = machine(record["environment"]["hardware"])
         named = f"{row['encoder']:10} {row['method']:8} {row['precision']:10}"

@@ -104,7 +104,7 @@ class Profile:
 
     @property
     def verdict(self) -> str:
-        """The last words of the sentence, also in ``book/theme/typed.js``."""
+        """The last words of the sentence."""
         return _verdict([self])
 
     def __str__(self) -> str:

@@ -93,6 +93,27 @@ def test_a_run_that_is_missing_or_known_is_told_without_a_look_at_the_lines(tmp_
     assert records.index_of(tmp_path).has(keys) == {keys[0]}
 
 
+def test_what_adds_records_reads_the_new_lines_and_who_looks_none(tmp_path, monkeypatch):
+    own, tracked, read = tmp_path / "own", tmp_path / "tracked", []
+
+    def numbered(content, form, every=store.numbered):
+        read.append(content if form is store.RUN_LINE else b"")
+        return every(content, form)
+
+    monkeypatch.setattr(store, "numbered", numbered)
+    first, path = records.append(record(), own).read_bytes(), records.append(record(1), own)
+    assert b"".join(read) == path.read_bytes() and b"" != first != path.read_bytes()
+    tracked.mkdir()
+    monkeypatch.setattr(records, "tracked", lambda: tracked)
+    assert records.add(own) == (2, 2)
+    read.clear()
+    keys = {records.key(record(seed)["configuration"]) for seed in (0, 1)}
+    for folder in (own, tracked):
+        index._of.cache_clear()
+        assert records.index_of(folder).has(keys) == keys
+    assert not b"".join(read)
+
+
 @pytest.mark.filterwarnings("ignore:line:UserWarning")
 def test_a_line_that_was_half_written_when_somebody_looked_is_found_when_it_is_whole(tmp_path):
     store.append(record(), tmp_path)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from email import message_from_string
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -105,25 +106,62 @@ def test_without_its_packages_a_command_and_an_import_say_what_to_install(beside
     assert re.search(r"Error: \w+ is missing; pip install 'hnlib\[training\]'", done.stderr)
 
 
+#: What somebody may have: nothing that hnlib brings may ask for another
+TORCH = [f"2.{minor}.{patch}" for minor in range(10, 15) for patch in (0, 1)] + ["2.14.0+cu130"]
+
+
+def refusing(package, extra, requires):
+    """Return what a package and all that it needs here ask of torch, where one of TORCH is no good."""
+    wanted, seen, found = [(package, extra)], set(), set()
+    while wanted:
+        if (one := wanted.pop()) in seen:
+            continue
+        seen.add(one)
+        for need in map(Requirement, requires(one[0]) or ()):
+            if need.marker and not need.marker.evaluate({"extra": one[1]}):
+                continue
+            if need.name == "torch" and not all(map(need.specifier.contains, TORCH)):
+                found.add((one[0], str(need)))
+            wanted += [(need.name, more) for more in ("", *need.extras)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def requires(wheel):
+    """What the wheel of this checkout needs, and every installed package."""
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = [one for one in file.namelist() if one.endswith(".dist-info/METADATA")]
+        own = message_from_string(file.read(name).decode()).get_all("Requires-Dist")
+    return lambda name: own if name == "hnlib" else metadata.requires(name)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", ["training", "graphs", "retrieval"])
-def test_an_extra_leaves_a_machine_its_torch(extra):
-    """Nothing that it brings asks for one version; torchvision does, as its release shows."""
+def test_an_extra_leaves_a_machine_its_torch(extra, requires):
+    """Whatever 2.10 to 2.14 it has, but for torchvision, whose releases are of one torch each."""
+    assert refusing("hnlib", extra, requires) == set()
+    assert {name for name, _ in refusing("hnlib", "images", requires)} == {"torchvision"}
 
-    def pinned(name, extras=frozenset(), seen=()):
-        """Return what a package needs that asks for one version of torch."""
-        if name in seen:
-            return set()
-        asked = map(Requirement, metadata.requires(name) or ())
-        every = [{"extra": one} for one in (*extras, "")]
-        needed = [x for x in asked if not x.marker or any(map(x.marker.evaluate, every))]
-        found = {name for x in needed if x.name == "torch" and "==" in str(x.specifier)}
-        return found.union(*(pinned(x.name, x.extras, (*seen, name)) for x in needed))
 
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [Requirement(one) for one in declared["optional-dependencies"][extra]]
-    others = [one for one in wanted if one.name != "hnlib"]
-    assert others and not set().union(*(pinned(one.name, one.extras) for one in others))
-    assert pinned("torchvision") == {"torchvision"}
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("asked", "refused"),
+    [
+        ("torch<2.14", True),
+        ("torch~=2.10.0", True),
+        ("torch==2.13.0", True),
+        ("torch>=2.11", True),
+        ("torch!=2.12.1", True),
+        ("torch>=2.4,<3", False),
+        ('torch<2.14; extra == "tests"', False),
+        ('torch<2.14; python_version < "3"', False),
+    ],
+)
+@pytest.mark.parametrize("package", ["hnlib", "lightning-fabric", "tqdm"])
+def test_a_bound_on_torch_anywhere_below_an_extra_is_seen(package, asked, refused, requires):
+    more = lambda name: [*(requires(name) or ()), *[asked] * (name == package)]  # noqa: E731
+    found = refusing("hnlib", "training", more)
+    assert found == ({(package, str(Requirement(asked)))} if refused else set())
 
 
 # The lower bounds

@@ -51,3 +51,8 @@ def test_an_option_is_taken_under_its_old_name_with_one_sentence_that_names_both
         assert scaled(1.0, temperature=0.25, loudness=3.0) == scaled(1.0, 0.25, 3.0) == 12.0
     with pytest.raises(TypeError, match="tau is the old name of temperature; give temperature al"):
         scaled(1.0, tau=0.25, temperature=0.25)
+
+
+def test_the_page_leads_to_what_moved_between_versions():
+    (path,) = re.findall(r"Migrating\* in {download}`[^`]*<(.*)>`", PAGE)
+    assert "\n### Migrating" in (ROOT / "book" / path).resolve().read_text(encoding="utf-8")

@@ -1,8 +1,10 @@
 """Data sets and encoders of all kinds are entries: what follows from them, and what they say."""
 
 import hashlib
+import itertools
 import json
 import re
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -159,26 +161,63 @@ def comment(page: str, parameter: str) -> str:
     return next((one[1] for one in found if one), "")
 
 
+@cache
+def loaded(page: str) -> frozenset:
+    """Return the kinds of runs that a page loads; one that trains by itself has images."""
+    names = {*re.findall(r'"([\w-]+)"', "\n".join(PAGES[page]))} & {*experiments.names()}
+    designs = [experiments.load(name) for name in sorted(names)]
+    found = {
+        block.get("kind", one.fields["kind"]) for one in designs for block in one.blocks.values()
+    }
+    return frozenset(map(kinds.run_class, found or {"images"}))
+
+
+def wrong_names(page: str, parameter: str) -> list[str]:
+    """Return what a page names that there is not, and lists of names that a new entry makes false.
+
+    A list therefore ends with an ellipsis; the refusal of a wrong name, and the help, name all.
+    """
+    said, classes = comment(page, parameter), loaded(page)
+    registries = {"dataset": lambda one: one.datasets, "encoder": lambda one: one.encoders}
+    names = {name for one in classes for name in registries[parameter](one)}
+    names |= {name for one in classes for name in one.own_datasets}
+    word = r"[\w-]+(?::PATH)?"
+    lists = re.findall(rf"(?:^|[:;] (?:or )?)({word}(?:, {word})+)(, …)?(?=$|:(?!PATH))", said)
+    after = re.findall(rf"\bor ({word})|(?<![^ ])({word}):(?!PATH)", said)
+    named = {x for some, _ in lists for x in some.split(", ")} | {x for one in after for x in one}
+    closed = [f"{some}, and no …" for some, more in lists if not more]
+    return sorted(named - names - {"", "None"}) + closed
+
+
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("parameter", ["dataset", "encoder"])
 def test_a_page_names_data_sets_and_encoders_that_there_are(page, parameter):
-    """All of them, where it lists names and says no … of others."""
-    loaded = {*re.findall(r'"([\w-]+)"', "\n".join(PAGES[page]))} & {*experiments.names()}
-    classes = {
-        kinds.run_class(block.get("kind", design.fields["kind"]))
-        for design in map(experiments.load, sorted(loaded))
-        for block in design.blocks.values()
-    }
-    said = comment(page, parameter)
-    registries = {"dataset": lambda one: one.datasets, "encoder": lambda one: one.encoders}
-    classes = classes or {kinds.run_class("images")}  # a page that trains by itself
-    entries = {k: v for one in classes for k, v in registries[parameter](one).items()}
-    names = {*entries} | ({x for one in classes for x in one.own_datasets})
-    word = r"[\w-]+(?::PATH)?"
-    listed = re.findall(rf"(?:^|[:;] (?:or )?)({word}(?:, {word})+)(?=$|:(?!PATH))", said)
-    usual = {*re.findall(rf"^None: ({word})(?=[;,]|$)", said)}
-    for some in listed:
-        assert {*some.split(", ")} | usual >= {*entries} and {*some.split(", ")} <= names, some
-    after = re.findall(rf"\bor ({word})|(?<![^ ])({word}):(?!PATH)", said)
-    for one in {x for pair in after for x in pair} - {"", "None"}:
-        assert one in names, (one, said)
+    """A list stays open, so that a new entry of the registry leaves it true."""
+    assert not wrong_names(page, parameter)
+
+
+def test_what_contributing_adds_leaves_every_page_true(monkeypatch):
+    """An entry is all that has to be written."""
+    text, known = (ROOT / "CONTRIBUTING.md").read_text("utf-8"), REGISTRIES["images"]
+    (entries,) = re.findall(r"^(DATASETS\[.*?)^```", text, re.M | re.S)
+    added = {"DATASETS": {}, "ENCODERS": {}, "DataSet": known.DataSet}
+    exec(entries, added)
+    for names in ("DATASETS", "ENCODERS"):
+        for name, entry in added[names].items():
+            monkeypatch.setitem(getattr(known, names), name, entry)
+    assert "fashion-mnist" in kinds.run_class("images").datasets
+    asked = itertools.product(PAGES, ("dataset", "encoder"))
+    wrong = {one: wrong_names(*one) for one in asked}
+    assert not any(wrong.values()), wrong
+
+
+def test_a_name_without_an_entry_and_a_closed_list_are_found(monkeypatch):
+    """The two near misses."""
+    source = PAGES["anatomy"]
+    at = next(i for i, one in enumerate(source) if one.startswith("dataset ="))
+    for text, wrong in (
+        ("dataset = None  # None: digits; or cifar10, cifar11, …", ["cifar11"]),
+        ("dataset = None  # None: digits; or cifar10, cifar100", ["cifar10, cifar100, and no …"]),
+    ):
+        monkeypatch.setitem(PAGES, "anatomy", [*source[:at], text, *source[at + 1 :]])
+        assert wrong_names("anatomy", "dataset") == wrong

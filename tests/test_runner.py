@@ -5,10 +5,11 @@ import itertools
 import os
 import random
 import signal
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -570,6 +571,47 @@ def test_gpus_are_named_as_the_environment_names_them(monkeypatch, named, count,
     if named:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     assert runner.visible_devices() == seen
+
+
+def visible(job):
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+@pytest.mark.parametrize(
+    ("has", "asked", "device", "gpus"),
+    [
+        (2, None, "auto", 1),
+        (0, None, "auto", 0),
+        (2, 0.5, "auto", 0.5),
+        (2, 0, "auto", 0),
+        (2, None, "cpu", 0),
+    ],
+)
+def test_a_job_of_ray_has_a_gpu_where_the_cluster_has_any(monkeypatch, has, asked, device, gpus):
+    """Unless another share is asked for, or the CPU."""
+    told = {}
+
+    def remote(**how):
+        told.update(how)
+        return lambda call: SimpleNamespace(remote=lambda job: (call, job))
+
+    ray = ModuleType("ray")
+    ray.init = ray.shutdown = lambda *_, **__: None
+    ray.cluster_resources = lambda: {"CPU": 4, "GPU": has}
+    ray.remote, ray.wait = remote, lambda jobs: (jobs[:1], jobs[1:])
+    ray.get = lambda task: task[0](task[1])
+    ray.exceptions = ModuleType("ray.exceptions")
+    ray.exceptions.RayError = OSError
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray.exceptions", ray.exceptions)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    spread, seen = runner.spread, []
+    monkeypatch.setattr(
+        runner, "spread", lambda _, jobs, engine: seen.extend(spread(visible, [1], engine)) or ()
+    )
+    runner.train([], device=device, engine={"engine": "ray", "gpus": asked})
+    assert told["num_gpus"] == gpus and seen == [(1, "3" if gpus else "")]
 
 
 @pytest.fixture(scope="module")

@@ -22,18 +22,36 @@ from hnbook.claims import MIME
 from hnlib.experiments.words import DASH
 from hnlib.notebooks import execute, two_texts
 from hnlib.notebooks.execute import load_json, name, root
+from hnlib.training import kinds
 
 SMALL = {"small": True}
 SHORT = 8  # characters
 DIGITS = 5  # of a number that does not agree by chance
 SHOWN = ("text/html", "image/svg+xml", "image/png", "text/plain")
 NUMBER = re.compile(r"[-+−]?\d+(?:[.,]\d+)*(?: ± [\d.]+\d)?(?: \[[-+−\d., ]+\])?")
-#: Public data: no setting beside the published is on one, because nothing is downloaded
-DATA = re.compile(
-    r"CIFAR|STL-?10|Tiny ImageNet|the hundred classes|SciFact|MovieLens|Banking77|Flickr8k|"
-    r"Cranfield|MUTAG|PROTEINS|NCI1|novels",
-    re.IGNORECASE,
-)
+#: Data that is made here or comes with a package, which settings beside the published may be on
+HERE = ("digits", "motifs", "topics", "generated")
+#: What pages also call public data
+CALLED = ("the hundred classes",)
+
+
+def _public() -> re.Pattern:
+    """Return what names public data: no setting beside the published is on one of them.
+
+    A name counts in any case from four letters on, and without what follows a digit or a hyphen if
+    it is in capitals, such as IMDB-BINARY.
+    """
+    every = {kind: kinds.run_class(kind).datasets for kind in kinds.KINDS}
+    known = {name: one for names in every.values() for name, one in names.items()}
+    names = {x for name, one in known.items() if name not in HERE for x in (name, one.title)}
+    names |= {re.split(r"[-_\d]", x)[0] for x in names if x.isupper()} | {*CALLED}
+    words = {re.escape(x).replace(r"\-", "-?") for x in names if len(x) >= 4}
+    short = {re.escape(x) for x in names if len(x) < 4 and x.isupper()}
+    some = "|".join(sorted(words, key=len, reverse=True))
+    return re.compile(rf"(?i:(?<!\w)(?:{some}))|(?<![\w-])(?:{'|'.join(sorted(short))})(?![\w-])")
+
+
+DATA = _public()
 
 
 def pages() -> list[Path]:

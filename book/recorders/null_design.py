@@ -96,7 +96,7 @@ class Landscape:
         mixed = mixed * np.sqrt(((1 - part) * ends[0] + part * ends[1]) / size)
         return true.reshape(-1, true.shape[-1]), mixed.reshape(-1, *mixed.shape[2:])
 
-    @functools.cache  # noqa: B019, a landscape is made once
+    @functools.cached_property
     def near(self) -> np.ndarray:
         """Return temperatures less than a third of the margin below the best of all."""
         fine = np.geomspace(*RANGE, 80)
@@ -130,8 +130,8 @@ def temperatures(world: Landscape, scenario: str, rng) -> np.ndarray:
     if kind == "any":
         return np.exp(rng.uniform(*np.log(RANGE), int(count)))
     if kind == "near":
-        return rng.choice(world.near(), int(count))
-    return world.grid if scenario == "identity" else rng.choice(world.near(), 4)
+        return rng.choice(world.near, int(count))
+    return world.grid if scenario == "identity" else rng.choice(world.near, 4)
 
 
 def shares(task: str, world: Landscape, scenario: str) -> dict[str, float]:
@@ -156,7 +156,7 @@ def verdicts(task: str, kind: str) -> dict:
     """Return the shares of all scenarios around a landscape."""
     selection.DRAWN = 24  # a verdict has more
     world = Landscape(task, kind)
-    near = [round(float(end), 3) for end in (world.near().min(), world.near().max())]
+    near = [round(float(end), 3) for end in (world.near.min(), world.near.max())]
     found = {"near": near} | {one: shares(task, world, one) for one in SCENARIOS}
     print(task, kind, found, flush=True)
     return found

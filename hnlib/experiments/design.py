@@ -251,7 +251,7 @@ def load(name: str, *, small: bool = False, **parameters) -> Design:
     Parameters
     ----------
     name
-        Of a file in `book/results/experiments`.
+        Of a file in `experiments` of the evidence.
     small
         Take what the file's table `small` says of what no parameter names: embedded data, few seeds
         and arms.

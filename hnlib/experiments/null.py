@@ -2,7 +2,7 @@
 
 The best configuration of the loss at its best rate is compared with the best temperature of a whole
 grid, N1, at its best rate, both chosen on other seeds and other queries than those that judge. On
-each task every setting trains with the seeds that choose (`book/results/experiments/null-3.toml`);
+each task every setting trains with the seeds that choose (experiment `null-3`);
 the best of each side train again with seeds drawn from the digest of the loss; and
 `selection.cross_fit` compares the best, the choice included.
 """

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hnlib import _files
-from hnlib.training import records, store
+from hnlib.training import records
 from hnlib.training.config import Engine
 
 POSIX = os.name == "posix"
@@ -144,20 +145,21 @@ def _ray(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[tuple[A
     quiet = dict(log_to_driver=False, logging_level=logging.ERROR)
     ray.init(address=engine.address, runtime_env=copied, **quiet)
     try:
+        has = ray.cluster_resources()
+        gpus = min(1, has.get("GPU", 0)) if engine.gpus is None else engine.gpus
 
         def call(job):
-            if not engine.gpus:
+            if not gpus:
                 os.environ["CUDA_VISIBLE_DEVICES"] = ""
             return function(job)
 
-        has = ray.cluster_resources()
-        if engine.cpus > has.get("CPU", 0) or engine.gpus > has.get("GPU", 0):  # it would wait
+        if engine.cpus > has.get("CPU", 0) or gpus > has.get("GPU", 0):  # it would wait
             raise ValueError(
-                f"a job needs {engine.cpus:g} cores and {engine.gpus:g} GPUs; the cluster has "
+                f"a job needs {engine.cpus:g} cores and {gpus:g} GPUs; the cluster has "
                 f"{has.get('CPU', 0):g} and {has.get('GPU', 0):g}"
             )
         # one worker a job, as if each had been started by hand
-        task = ray.remote(max_calls=1, num_cpus=engine.cpus, num_gpus=engine.gpus)(call)
+        task = ray.remote(max_calls=1, num_cpus=engine.cpus, num_gpus=gpus)(call)
         running = {task.remote(job): job for job in jobs}
         while running:
             (ended,), _ = ray.wait([*running])
@@ -215,6 +217,8 @@ def train(
     """
     runs, done = [*runs], 0
     engine = Engine.of(engine)
+    if device == "cpu" and engine.gpus is None:
+        engine = replace(engine, gpus=0)
     folder, remote = record_to or records.default_folder(), engine.engine == "ray"
     end = time.time() + 60 * minutes if minutes else None  # the clock that machines share
     one = functools.partial(
@@ -233,7 +237,7 @@ def train(
     with _bar(len(runs)) as bar:
         for (run, _), outcome in spread(one, zip(runs, states), engine):
             if isinstance(outcome, dict):
-                store.append(outcome, folder)
+                records.append(outcome, folder)
                 unfinished(run, folder).unlink(missing_ok=True)
                 done += 1
             elif isinstance(outcome, OutOfTime):  # others may have ended in time

@@ -70,7 +70,7 @@ def run(
         if content:
             _files.write_atomically(root / file, content)
         for record in made:
-            store.append(record, records.default_folder())
+            records.append(record, records.default_folder())
         print(f"done  {file}", flush=True)
     return int(failed > 0)
 

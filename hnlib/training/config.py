@@ -109,14 +109,14 @@ class Engine:
     cpus
         cores for each of Ray's jobs
     gpus
-        GPUs for each of Ray's jobs, such as 0.5
+        GPUs for each of Ray's jobs, such as 0.5 (default: 1 where the cluster has any)
     """
 
     engine: Literal["here", "processes", "ray"] = "here"
     workers: Count = 2
     address: str = "auto"
     cpus: Positive = 1
-    gpus: Annotated[float, Field(ge=0)] = 0
+    gpus: Annotated[float, Field(ge=0)] | None = None
 
     @classmethod
     def of(cls, given: str | dict | Engine | None) -> Engine:
@@ -450,7 +450,10 @@ def name(configuration: dict) -> str:
 def key(configuration: dict) -> str:
     """Return a key that identifies a run, whatever experiment it was made for."""
     same = {"experiment": None, "dataset_digest": None}
-    return json.dumps(configuration | same, sort_keys=True)
+    return _SORTED.encode(configuration | same)
+
+
+_SORTED = json.JSONEncoder(sort_keys=True)
 
 
 def _finite(value):

@@ -1,7 +1,8 @@
 """Which runs a folder of records has, without a look at their lines.
 
 `.index.json`, beside the lines, says of each file how far it was read and where in it which run
-stands. A file that grew is read from there on, and one that changed in another way is read anew.
+stands. Whatever adds records brings it up to date; a file that grew is read from there on, and one
+that changed in another way is read anew.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from hnlib import _files
 from hnlib.training import kinds, store
@@ -78,12 +79,20 @@ class Index:
 
 def of(folder: Path) -> Index:
     """Return the index of a folder of records."""
+    return _of(folder, _stamps(folder))
+
+
+def update(folder: Path) -> dict[str, dict]:
+    """Read what lines have won since the index was written; write and return it, by file."""
+    return _files_of(folder, _stamps(folder))
+
+
+def _stamps(folder: Path) -> tuple:
     stats = [(path.name, path.stat()) for path in store.files(folder)]
-    return _of(folder, tuple((name, one.st_size, one.st_mtime_ns) for name, one in stats))
+    return tuple((name, one.st_size, one.st_mtime_ns) for name, one in stats)
 
 
-@functools.lru_cache(maxsize=8)
-def _of(folder: Path, stamps: tuple) -> Index:
+def _files_of(folder: Path, stamps: tuple) -> dict[str, dict]:
     path, kept = folder / NAME, {}
     with suppress(OSError, ValueError, LookupError, TypeError):  # what is no index is made anew
         content = from_json(path.read_bytes())
@@ -91,8 +100,13 @@ def _of(folder: Path, stamps: tuple) -> Index:
     files = {name: _read(folder / name, stamp, kept.get(name)) for name, *stamp in stamps}
     if files != kept:
         with suppress(OSError):  # where nothing can be written it is made each time
-            _files.write_atomically(path, canonical({"form": FORM, "files": files}).encode())
-    known = store.environments(folder)
+            _files.write_atomically(path, to_json({"form": FORM, "files": files}))
+    return files
+
+
+@functools.lru_cache(maxsize=8)
+def _of(folder: Path, stamps: tuple) -> Index:
+    files, known = _files_of(folder, stamps), store.environments(folder)
     places, took, superseding = defaultdict(list), [], []
     for name, file in files.items():
         store.report(folder / name, file["faults"])
@@ -174,7 +188,12 @@ def cost_of(entry: dict) -> tuple[str, float, float | None, int | None, int | No
 
 def setting_of(configuration: dict) -> str:
     """Return a digest of what decides, beside its size, how long an epoch takes."""
-    return _short(canonical([configuration.get(name) for name in DECISIVE]))
+    return _setting(to_json([configuration.get(name) for name in DECISIVE]))
+
+
+@functools.cache  # few settings, many records
+def _setting(values: bytes) -> str:
+    return _short(canonical(from_json(values)))
 
 
 def _short(text: str) -> str:

@@ -482,7 +482,7 @@ class RunTrainer:
         method = self.method if self.method is None else self.method.cpu()
         run = TrainedRun(self.record, model, method)
         if self.writes and self.execution.record_to is not None:
-            store.append(run.record, self.execution.record_to)
+            records.append(run.record, self.execution.record_to)
         if self.writes and self.execution.save is not None:
             run.save(self.execution.save)
         return run

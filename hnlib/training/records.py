@@ -151,7 +151,16 @@ def add(folder: Path) -> tuple[int, int]:
         except (ValueError, TypeError, LookupError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"{place} has a malformed record, none is added: {reason}") from error
-    return store.add(several.values(), tracked_folder), len(several)
+    new = store.add(several.values(), tracked_folder)
+    index.update(tracked_folder)
+    return new, len(several)
+
+
+def append(record: dict, folder: Path | str) -> Path:
+    """Append a record to a folder, as `store.append`, and to the index beside its lines."""
+    path = store.append(record, folder)
+    index.update(path.parent)
+    return path
 
 
 def indices(own: bool = True) -> tuple[index.Index, ...]:

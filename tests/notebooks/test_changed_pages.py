@@ -6,6 +6,7 @@ import pytest
 
 from builder import changed_pages, own_data
 from hnlib.notebooks import execute, two_texts
+from hnlib.training import kinds
 
 
 def executed(pinned, **about):
@@ -72,7 +73,7 @@ CAPTION = {"mystnb": {"figure": {"caption": "Drawn: 0.71234."}}}
         (showing(html=TABLE.format("–")), None, "a lone dash"),
         (showing(html=TABLE.format("3–5")), "nothing", None),
         # data that are not those of the setting
-        (showing(html=TABLE.format("CIFAR-100")), None, "CIFAR"),
+        (showing(html=TABLE.format("CIFAR-100")), None, "CIFAR-100"),
         # in a caption, and in a computed text, but not in what is quoted there
         (showing(metadata=CAPTION), None, "the published 0.71234"),
         (
@@ -99,6 +100,25 @@ def test_what_cannot_follow_from_the_parameters_is_caught(wrong, right, words):
         ((place, _),) = [*changed_pages.told(wrong).items()][-1:]
         assert found == [f"{place!r} shows {words}"]
         assert changed_pages.false(published, wrong, {"dataset": "digits"}, [place]) == []
+
+
+@pytest.mark.parametrize("kind", [one for one in kinds.KINDS if kinds.run_class(one).datasets])
+def test_every_public_data_set_is_known_by_name_and_title(kind):
+    """What is made here is not, and what stands in a word is none."""
+    known = kinds.run_class(kind).datasets
+    made = {*known} & {*changed_pages.HERE}
+    assert made and len(known) > len(made)
+    for name, one in known.items():
+        for said in (name, one.title):
+            found = changed_pages.DATA.findall(f"On {said}, it gains.")
+            assert bool(found) == (name not in made) or (said.islower() and len(said) < 4), said
+
+
+def test_a_part_of_a_name_is_known_and_a_part_of_a_word_is_none():
+    assert changed_pages.DATA.findall("IMDB and PTC, Reddit, MED: CIFAR") == [
+        *("IMDB", "PTC", "Reddit", "MED", "CIFAR")
+    ]
+    assert not changed_pages.DATA.findall("MEDIAN, medium, adding, ADD, digits, precision, med.")
 
 
 def test_the_table_of_yours_beside_the_published_may_show_both():
