@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: book small beside device mutants pages pdf wheel test check serve lint format lock repository clean environment
+.PHONY: book small beside device mutants pages pdf wheel installs test check serve lint format lock repository clean environment
 .DEFAULT_GOAL := book
 
 # The whole book, or with ONLY=theory/transport a draft of some chapters; JOBS=2 chapters at once.
@@ -33,6 +33,16 @@ pdf: $(READY)
 # The library and what its pages import, for other environments: _build/hnlib-….whl
 wheel: $(READY)
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir _build .
+
+# The install lines of the README, one after the other in an environment of its own, with the versions of this one.
+installs: wheel
+	rm -rf _build/installed && $(PYTHON) -m venv _build/installed
+	$(BIN)/python -m pip freeze --exclude-editable > _build/installed/versions.txt
+	for extra in "" "[training]" "[notebooks]"; do \
+	  _build/installed/bin/python -m pip --quiet --disable-pip-version-check install --constraint _build/installed/versions.txt \
+	    "$$(ls -t $(CURDIR)/_build/hnlib-*.whl | head -1)$$extra" \
+	  && (cd _build/installed && bin/python -c "from hnlib import methods; methods.build('hcl')") || exit 1; done
+	_build/installed/bin/hnlib run --help > /dev/null
 
 # Tests run on all cores; a file's tests stay in one process, because they may share what is slow to make. Files
 # keep their order: by default those with few tests, which are the slow ones, would be last, on one core.

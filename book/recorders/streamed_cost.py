@@ -1,12 +1,12 @@
-"""Time and memory of a step of streamed pairs, beside sentence-transformers' cached loss.
+"""Record time and memory of streamed pairs beside sentence-transformers' cached loss.
 
-    python tests/benchmarks/streamed_cost.py [pairs [rounds [size …]]]
+`python book/recorders/streamed_cost.py [pairs [rounds]]` writes `streamed.json`, on Linux.
 
 `CachedMultipleNegativesRankingLoss` and `HardNegatives("simclr")`, the same loss at a scale of 20,
-forward and backward through a linear encoder of 384 dimensions, in one process. They take turns;
-the medians of the ratios within a round are printed. Theirs has one size for the texts that are
-embedded and for the rows of the matrix, 32 by default; we take the same for the texts.
-Peak: that of resident memory over what was resident before, on Linux.
+forward and backward through a linear encoder of 384 dimensions, in one process and one thread. They
+take turns; the medians of the ratios within a round count. Theirs has one size for the texts that
+are embedded and for the rows of the matrix; we take the same for the texts. Peak: that of resident
+memory over what was resident before.
 """
 
 import ctypes
@@ -17,12 +17,14 @@ import time
 from pathlib import Path
 from statistics import median
 
+import ledgers
 import torch
 
 from hnlib.images import _torchvision  # noqa: F401, in case it was built for another torch
 from hnlib.integrations.sentence_transformers import HardNegatives
+from hnlib.training import records
 
-DIMENSION = 384
+DIMENSION, SIZE = 384, 256
 
 
 class Encoder(torch.nn.Sequential):
@@ -50,11 +52,11 @@ def step(loss, columns):
     return spent, resident("VmHWM") - before, loss.model[0].weight.grad
 
 
-def main(pairs=4096, rounds=3, *sizes):
+def measured(pairs: int = 32768, rounds: int = 3) -> dict:
+    """Return seconds and megabytes of both losses, and the medians of the ratios of a round."""
     from sentence_transformers.sentence_transformer import losses
 
     torch.manual_seed(0)
-    torch.set_num_threads(1)
     x = torch.randn(2, pairs, DIMENSION)
     x[1] += x[0]
     columns = [{"input_ids": view} for view in x]
@@ -64,27 +66,23 @@ def main(pairs=4096, rounds=3, *sizes):
     )
     torch.nn.Module.__init__(theirs)  # their constructor asks what modules the model has
     theirs.model, theirs.mini_batch_num_tokens, theirs.show_progress_bar = model, None, False
-    theirs.loss = losses.MultipleNegativesRankingLoss(model)
-    for size in sizes or (32, 256):
-        theirs.mini_batch_size = size
-        ours = HardNegatives(model, "simclr", mini_batch_size=size)
-        measured = []
-        for turn in range(rounds):
-            both = (ours, theirs) if turn % 2 else (theirs, ours)
-            found = [step(loss, columns) for loss in both]
-            measured.append(found if turn % 2 else found[::-1])
-            gap = (found[0][2] - found[1][2]).abs().max() / found[0][2].abs().max()
-            assert gap < 1e-4, f"not the same gradient: {gap}"
-        seconds, memory = ([[one[i] for one in found] for found in measured] for i in range(2))
-        print(
-            f"{pairs} pairs, {size} texts at a time: "
-            f"ours {median(s[0] for s in seconds):.1f} s and {median(m[0] for m in memory):.0f} MB, "
-            f"theirs {median(s[1] for s in seconds):.1f} s and {median(m[1] for m in memory):.0f} MB; "
-            f"{median(a / b for a, b in seconds):.2f} × the time, "
-            f"{median(a / b for a, b in memory):.2f} × the memory",
-            flush=True,
-        )
+    theirs.loss, theirs.mini_batch_size = losses.MultipleNegativesRankingLoss(model), SIZE
+    ours = HardNegatives(model, "simclr", mini_batch_size=SIZE)
+    turns = []
+    for turn in range(rounds):
+        both = (ours, theirs) if turn % 2 else (theirs, ours)
+        found = [step(loss, columns) for loss in both]
+        turns.append(found if turn % 2 else found[::-1])
+        gap = (found[0][2] - found[1][2]).abs().max() / found[0][2].abs().max()
+        assert gap < 1e-4, f"not the same gradient: {gap}"
+    record: dict = {"hardware": records.environment(torch.device("cpu"))["hardware"]}
+    record |= {"pairs": pairs, "dimension": DIMENSION, "texts at a time": SIZE, "rounds": rounds}
+    for i, what in enumerate(("seconds", "megabytes")):
+        each = [[float(one[i]) for one in found] for found in turns]
+        record[what] = {x: round(median(y), 1) for x, y in zip(("ours", "theirs"), zip(*each))}
+        record[what]["ratio"] = round(median(a / b for a, b in each), 2)
+    return record
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    ledgers.record("streamed.json", lambda: measured(*map(int, sys.argv[1:])))
