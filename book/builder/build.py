@@ -107,8 +107,8 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
     ignored = shutil.ignore_patterns("__pycache__", "records")
     shutil.copytree(root() / "book", folder / "book", ignore=ignored)
     shutil.copytree(root() / "examples", folder / "examples", ignore=ignored)  # a page includes it
-    for name in ("_toc.yml", "CHANGELOG.md"):  # which a page offers
-        shutil.copyfile(root() / name, folder / name)
+    for file in ("_toc.yml", "CHANGELOG.md"):  # which a page offers
+        shutil.copyfile(root() / file, folder / file)
     url, config = portable_notebooks.repository(root()), (root() / "_config.yml").read_text("utf-8")
     config = portable_notebooks.configured(config, url)
     (folder / "_config.yml").write_text(config, encoding="utf-8")
