@@ -169,6 +169,7 @@ refuted = { outside = [-4, 4] }
         ([12, 15], [10, 14], ["refuted", "holds"]),
         ([12, 16], [10, 14], ["unresolved", "holds"]),
         ([12, None], [10, 17], ["open", "unresolved"]),
+        ([10, None], [10, 17], ["refuted", "unresolved"]),
         ([12, 24], [10, 20], ["holds", "refuted"]),
     ],
 )

@@ -86,7 +86,7 @@ def best(found: pd.DataFrame, where: str) -> pd.Series:
 def verdicts(found: pd.DataFrame) -> list[dict]:
     """Judge each prediction: what is predicted of `ours` against `base`, in each dimension.
 
-    A prediction without the runs of one of its dimensions is open.
+    A prediction without the runs of one of its dimensions is open, unless another refutes it.
     """
     rows = []
     for line in plan()["predictions"]:
@@ -98,7 +98,7 @@ def verdicts(found: pd.DataFrame) -> list[dict]:
         judged = predictions.judge(numbers, line["holds"], line["refuted"])
         form = "{:.2f}" if line["by"] == "ratio" else "{:+.0f}"
         text = ", ".join(form.format(x).replace("-", "−") for x in value.dropna())
-        verdict = "open" if value.isna().any() else judged
+        verdict = "open" if value.isna().any() and judged != "refuted" else judged
         rows.append({"": line["id"], "prediction": line["says"], "found": text, "verdict": verdict})
     return rows
 
