@@ -78,9 +78,27 @@ def of(found: pd.DataFrame, part: str, d: int, t: float, beta: float = 0.0) -> i
     return None if rows.empty else int(rows.iloc[0])
 
 
+def settings() -> pd.DataFrame:
+    """Return the planned settings, a row for each part, d, t and β."""
+    whole = plan()
+    parts = {part["name"]: part for part in whole["parts"]}
+    rows = [
+        dict(part=name, d=d, t=t, beta=beta)
+        for name, d in whole["order"]
+        for t in parts[name]["temperatures"]
+        for beta in parts[name].get("betas", [0.0])
+    ]
+    return pd.DataFrame(rows)
+
+
 def best(found: pd.DataFrame, where: str) -> pd.Series:
-    """Return the largest critical number by d among the rows that a query selects."""
-    return found.query(where).groupby("d")["n"].max()  # pyright: ignore[reportReturnType]
+    """Return the largest critical number by d among the rows that a query selects.
+
+    A dimension is left out until the searches of all its planned settings have ended.
+    """
+    n = found.query(where).groupby("d")["n"].agg(["max", "size"])
+    due = settings().query(where).groupby("d").size().reindex(n.index)
+    return n.loc[n["size"] >= due, "max"]  # pyright: ignore[reportReturnType]
 
 
 def verdicts(found: pd.DataFrame) -> list[dict]:
