@@ -139,6 +139,10 @@ def test_critical_numbers_are_of_searches_that_have_ended():
 
 
 PLAN = """
+order = [["fixed", 4], ["fixed", 5]]
+[[parts]]
+name = "fixed"
+temperatures = [0.1, 0.02]
 [printed]
 4 = 10
 5 = 14
@@ -169,6 +173,7 @@ refuted = { outside = [-4, 4] }
         ([12, 15], [10, 14], ["refuted", "holds"]),
         ([12, 16], [10, 14], ["unresolved", "holds"]),
         ([12, None], [10, 17], ["open", "unresolved"]),
+        ([10, None], [10, 17], ["refuted", "unresolved"]),
         ([12, 24], [10, 20], ["holds", "refuted"]),
     ],
 )
@@ -180,17 +185,19 @@ def test_a_prediction_holds_in_every_dimension_or_fails_in_one(new_checkout, our
     assert [line["verdict"] for line in limit.verdicts(pd.DataFrame(rows))] == words
 
 
+def test_a_dimension_decides_once_all_its_searches_have_ended(new_checkout):
+    rows = [dict(part="fixed", t=t, d=d, n=10) for t in (0.1, 0.02) for d in (4, 5)]
+    new_checkout({"book/results/limit.toml": PLAN.replace("[0.1, 0.02]", "[0.1, 0.05, 0.02]")})
+    assert limit.verdicts(pd.DataFrame(rows))[0]["verdict"] == "open"
+    rows += [dict(part="fixed", t=0.05, d=5, n=10)]
+    assert limit.verdicts(pd.DataFrame(rows))[0]["verdict"] == "refuted"
+
+
 def test_the_ledger_has_each_run_once_and_only_planned_ones():
     plan, ledger = limit.plan(), limit.runs()
     key = ["part", "d", "n", "t", "beta", "seed"]
     assert not ledger.duplicated(key).any()
-    parts = {part["name"]: part for part in plan["parts"]}
-    planned = {
-        (name, d, t, beta)
-        for name, d in plan["order"]
-        for t in parts[name]["temperatures"]
-        for beta in parts[name].get("betas", [0.0])
-    }
+    planned = {*limit.settings().itertuples(index=False, name=None)}
     assert {*ledger[["part", "d", "t", "beta"]].itertuples(index=False, name=None)} <= planned
     sizes = ledger.groupby(["part", "d", "n", "t", "beta"])["seed"].agg(set)
     assert all(seeds == {*plan["seeds"]} for seeds in sizes)

@@ -78,15 +78,33 @@ def of(found: pd.DataFrame, part: str, d: int, t: float, beta: float = 0.0) -> i
     return None if rows.empty else int(rows.iloc[0])
 
 
+def settings() -> pd.DataFrame:
+    """Return the planned settings, a row for each part, d, t and β."""
+    whole = plan()
+    parts = {part["name"]: part for part in whole["parts"]}
+    rows = [
+        dict(part=name, d=d, t=t, beta=beta)
+        for name, d in whole["order"]
+        for t in parts[name]["temperatures"]
+        for beta in parts[name].get("betas", [0.0])
+    ]
+    return pd.DataFrame(rows)
+
+
 def best(found: pd.DataFrame, where: str) -> pd.Series:
-    """Return the largest critical number by d among the rows that a query selects."""
-    return found.query(where).groupby("d")["n"].max()  # pyright: ignore[reportReturnType]
+    """Return the largest critical number by d among the rows that a query selects.
+
+    A dimension is left out until the searches of all its planned settings have ended.
+    """
+    n = found.query(where).groupby("d")["n"].agg(["max", "size"])
+    due = settings().query(where).groupby("d").size().reindex(n.index)
+    return n.loc[n["size"] >= due, "max"]  # pyright: ignore[reportReturnType]
 
 
 def verdicts(found: pd.DataFrame) -> list[dict]:
     """Judge each prediction: what is predicted of `ours` against `base`, in each dimension.
 
-    A prediction without the runs of one of its dimensions is open.
+    A prediction without the runs of one of its dimensions is open, unless another refutes it.
     """
     rows = []
     for line in plan()["predictions"]:
@@ -98,7 +116,7 @@ def verdicts(found: pd.DataFrame) -> list[dict]:
         judged = predictions.judge(numbers, line["holds"], line["refuted"])
         form = "{:.2f}" if line["by"] == "ratio" else "{:+.0f}"
         text = ", ".join(form.format(x).replace("-", "−") for x in value.dropna())
-        verdict = "open" if value.isna().any() else judged
+        verdict = "open" if value.isna().any() and judged != "refuted" else judged
         rows.append({"": line["id"], "prediction": line["says"], "found": text, "verdict": verdict})
     return rows
 
