@@ -186,7 +186,8 @@ def format_share(share) -> str:
     """Format a share and its interval in percent: 97 % [93, 99]; it may be unknown."""
     if math.isnan(share[0]):
         return "not known"
-    return "{:.0f}\u00a0% [{:.0f}, {:.0f}]".format(*(100 * x for x in share))
+    shown = "{:.0f}\u00a0% [{:.0f}, {:.0f}]".format(*(100 * x for x in share))
+    return shown.replace("-", "\u2212")
 
 
 def over_seeds(values, seeds: tuple[int, ...] = ()) -> Effect:
