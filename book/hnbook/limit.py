@@ -98,7 +98,7 @@ def best(found: pd.DataFrame, where: str) -> pd.Series:
     """
     n = found.query(where).groupby("d")["n"].agg(["max", "size"])
     due = settings().query(where).groupby("d").size().reindex(n.index)
-    return n.loc[n["size"] >= due, "max"]  # pyright: ignore[reportReturnType]
+    return n.loc[n["size"] >= due, "max"]
 
 
 def verdicts(found: pd.DataFrame) -> list[dict]:
