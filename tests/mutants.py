@@ -1,10 +1,11 @@
 """Put the mutants of `mutants.toml` to the tests that must notice them.
 
-    python tests/mutants.py [WORD …] [--jobs N] [--survivors COMMIT]
+    python tests/mutants.py [WORD …] [--jobs N] [--passed] [--survivors COMMIT]
 
 Each row is a text of the sources, its wrong version, and the tests of which one must fail. A row's file is not
 named: its text is found wherever it stands, once. With words only rows are tried whose area, meaning or text contains
-one. A mutant that no test notices is a fault of the tests, unless the row says why it `survives`.
+one. A mutant that no test notices is a fault of the tests, unless the row says why it `survives`. The tests are run
+once without any mutant, unless they have just `--passed`.
 
 `--survivors` applies the rows that say `survived = true` to an earlier commit, in four groups, and
 runs that commit's own tests: as long as these pass, they did not notice. A quarter of an hour a
@@ -116,7 +117,7 @@ def tried(rows: list[dict], jobs: int, root: Path = ROOT, tests: list[str] | Non
                 free.append(copy)
 
 
-def judge(rows: list[dict], jobs: int) -> float:
+def judge(rows: list[dict], jobs: int, passed: bool = False) -> float:
     """Put rows to their tests; return the share that surprises.
 
     A row surprises if no test notices it though it says no reason why it survives, or if it breaks.
@@ -124,7 +125,8 @@ def judge(rows: list[dict], jobs: int) -> float:
     """
     found, tests = [], sorted({test for row in rows for test in row["tests"]})
     with tempfile.TemporaryDirectory() as folder:
-        failing = {one.partition("[")[0] for one in _failed(copied(ROOT, Path(folder)), [], tests)}
+        failed = [] if passed else _failed(copied(ROOT, Path(folder)), [], tests)
+    failing = {one.partition("[")[0] for one in failed}
     for row, word, seconds, printed in tried(rows, jobs):
         if word == "noticed" and failing & {one.partition("[")[0] for one in row["tests"]}:
             word, printed = "BROKEN", "its tests fail without it, too"
@@ -206,6 +208,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("words", nargs="*")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--passed", action="store_true")
     parser.add_argument("--survivors", metavar="COMMIT")
     asked = parser.parse_args()
     several = [
@@ -216,4 +219,4 @@ if __name__ == "__main__":
     if asked.survivors:
         known = [row for row in several if row.get("survived")]
         sys.exit(survivors(asked.survivors, known, asked.jobs) > 0)
-    sys.exit(judge(several, asked.jobs) > FEW)
+    sys.exit(judge(several, asked.jobs, asked.passed) > FEW)
