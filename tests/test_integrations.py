@@ -303,7 +303,7 @@ class Alike(torch.nn.Module):
 
 
 def test_labels_of_a_trainer_tell_which_pairs_are_alike():
-    """Labels that are one number were filled in: they are no classes."""
+    """Labels that are all one number are a placeholder, not classes."""
     features, labels = texts(0, 2), torch.arange(12) // 2 % 2
     model = Tower(0)
     with warnings.catch_warnings():

@@ -182,7 +182,7 @@ def test_the_sentence_and_the_row_name_both_sharpnesses_the_task_and_the_attempt
     [((0.1, 0.2), []), ((0.05, 0.2), ["temperature"]), ((1.0, 0.5), ["temperature", "rate"])],
 )
 def test_the_sentence_says_where_the_best_temperature_is_at_the_edge_of_the_grid(first, words):
-    """One beyond it may be better, as on a task of one's own, and a temperature would beat N1."""
+    """A value beyond it may be better, so that a temperature beats N1, as on a task of your own."""
     several = [first, *((t, lr) for t in (0.05, 0.1, 1.0) for lr in (0.05, 0.2, 0.5))]
     tried = [{"options": {"temperature": t}, "lr": lr} for t, lr in several]
     assert null._edge(tried) == words

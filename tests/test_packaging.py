@@ -111,7 +111,7 @@ TORCH = [f"2.{minor}.{patch}" for minor in range(10, 15) for patch in (0, 1)] + 
 
 
 def refusing(package, extra, requires):
-    """Return what a package and all that it needs here ask of torch, where one of TORCH is no good."""
+    """Return the requirements on torch, of a package and its dependencies, that refuse a version in TORCH."""
     wanted, seen, found = [(package, extra)], set(), set()
     while wanted:
         if (one := wanted.pop()) in seen:

@@ -34,7 +34,7 @@ PIP = r"pip install .*(hnlib|-e ).*"
 #: Commands → the file that executes them, with their size reduced, and a word of it. The first
 #: that fits counts.
 EXECUTED = {
-    r"pip install '\./hnlib.*": ("Makefile", '"[training]" "[notebooks]"'),
+    r"pip install '\./hnlib.*": (".github/workflows/book.yml", "make installs"),
     PIP: ("tests/test_printed_commands.py", "test_what_is_installed_exists"),
     r"python examples/beir\.py .*": ("tests/test_printed_commands.py", "examples/beir.py"),
     r"python -m hnbook\.headlines (?!NAME).*": ("tests/test_printed_commands.py", "-m hnbook"),

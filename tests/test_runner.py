@@ -378,7 +378,7 @@ def test_a_plan_says_which_recorded_models_are_trained_anew(checkout, monkeypatc
     kept = runner.kept(second)
     kept.parent.mkdir(parents=True)
     kept.touch()
-    said = "\nNot counted above: 1 recorded models that were not kept are trained anew."
+    said = "\nModels trained anew, because those recorded were not kept: 1."
     for keep in (True, False):
         with pytest.raises(execution.Planned) as planned:
             experiments.train(one, device="cpu", keep=keep)

@@ -115,7 +115,7 @@ def on_processor(maker: str, name: str, ours: str, base: str, metric: str) -> Ef
 def resnet(metric: str = "linear") -> Effect:
     """Return what HCL gains over t = 0.2 with a ResNet-18, on five seeds.
 
-    Three of them chose the temperature; two are what is whole of a confirmation.
+    Three of them chose the temperature; the other two are the whole seeds of a confirmation.
     """
     every = [experiments.recorded(f"resnet18-{x}") for x in ("temperatures", "confirmed")]
     ours, base = (pd.concat([x.group(arm) for x in every]) for arm in ("released", "t0.2"))

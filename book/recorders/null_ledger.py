@@ -33,6 +33,9 @@ def entry(path: Path) -> dict:
 if __name__ == "__main__":
     ledger = evidence.measurement("null3_ledger")
     for one in map(entry, map(Path, sys.argv[1:])):
+        known = ledger.get(one["name"], {}).get("tasks", {}).keys()
+        if lost := known - one.get("tasks", {}).keys():
+            raise SystemExit(f"{one['name']} has {', '.join(lost)} in the ledger; judge all tasks")
         ledger[one["name"]] = one
         print(one.get("sentence", one.get("refused")))
     ledgers.write("null3_ledger.json", ledger)

@@ -1,4 +1,4 @@
-"""The recorded evidence: experiments, and measurements that are no runs."""
+"""The recorded evidence: experiments, and measurements other than runs."""
 
 import difflib
 import json

@@ -80,8 +80,7 @@ def train_all(designs: Iterable[Design], *, minutes: float | None = None, **how)
             )
     work = _work(designs, how.get("device", "auto"), how.get("engine"))
     lost = _lost(designs) if how.get("keep") else 0
-    again = f"\nNot counted above: {lost} recorded models that were not kept are trained anew."
-    again = again if lost else ""
+    again = f"\nModels trained anew, because those recorded were not kept: {lost}." if lost else ""
     if "HNLIB_PLAN" in os.environ:
         raise Planned(f"{work}{again}")
     if any(one.changed for one in designs) or (work.left and "HNLIB_RECALL" not in os.environ):

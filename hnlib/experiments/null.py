@@ -243,7 +243,7 @@ def _sharpness(task: dict) -> str:
 def _edge(tried: list[Setting]) -> list[str]:
     """Return which of temperature and rate is, in the first setting, the least or greatest tried.
 
-    What lies beyond that edge may be better, so a plain temperature could beat such an N1.
+    A value beyond that edge may be better, so a plain temperature could beat such an N1.
     """
     values = {"temperature": [one["options"]["temperature"] for one in tried]}
     values["rate"] = [one["lr"] for one in tried]
