@@ -83,7 +83,7 @@ def of(folder: Path) -> Index:
 
 
 def update(folder: Path) -> dict[str, dict]:
-    """Read what lines have won since the index was written; write and return it, by file."""
+    """Read the lines added since the index was written, write it, and return it by file."""
     return _files_of(folder, _stamps(folder))
 
 
