@@ -206,7 +206,12 @@ GAINS = {
     "long": ("… HCL at 0.003", "images-longer", "released", "temperature"),
     "one rate": ("… HCL at 0.001", "decomposition", "released", "tuned"),
     "hundred": ("… HCL at 0.003, CIFAR-100", "hundred-edge", "released", "temperature"),
-    "labels": ("Images: labels, both sides tuned", "labels-tuned", "SCL", "temperature"),
+    "labels": (
+        "Images, ten epochs: labels, both sides tuned",
+        "labels-tuned",
+        "SCL",
+        "temperature",
+    ),
     "static": ("Search: a tilt, pretrained bag", "search-tilts", "tilt", "temperature", "static"),
     "random": ("… random bag", "search-tilts", "tilt", "temperature", "random"),
     "questions": ("… MiniLM, a bank's questions", "banking77", "tilt", "temperature"),
