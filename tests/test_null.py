@@ -467,14 +467,15 @@ def test_the_grid_has_a_temperature_near_the_best_of_each_landscape():
             assert not all(low <= t <= high for t in grid)
 
 
-def test_trained_controls_have_the_verdict_that_they_must_have():
-    """In the ledger, as far as they are trained; and no longer once the margin is below the effect."""
-    ledger = evidence.measurement("null3_ledger")
-    for control in ledger.keys() & null.CONTROLS.keys():
+def test_each_control_has_the_verdict_that_it_must_have_on_each_task():
+    """As trained; and no longer once the margin is below the effect."""
+    ledger, blocks = evidence.measurement("null3_ledger"), null.protocol().blocks
+    for control, word in null.CONTROLS.items():
         assert ledger[control]["protocol"] == null.VERSION
+        assert ledger[control]["tasks"].keys() == blocks.keys()
         for name, one in ledger[control]["tasks"].items():
-            assert one["margin"] == null.protocol().blocks[name]["matters"] and not one["diverged"]
-            effect, word = null.effects(one)["N1"], null.CONTROLS[control]
+            assert one["margin"] == blocks[name]["matters"] and not one["diverged"]
+            effect = null.effects(one)["N1"]
             assert comparisons.verdict(effect, one["margin"]) == word
             near = 1.01 * effect.low if word == "beats" else 0.99 * abs(effect.difference)
             assert comparisons.verdict(effect, near) != word
