@@ -24,7 +24,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from hnlib import _files
 from hnlib._files import project_root
@@ -45,7 +45,6 @@ PARQUET = "records.parquet"
 SHOWN = ("test_images", "graphs", "sentences", "judged")
 #: Types of fields that stay what they are where a row has none
 DTYPES = {int: "Int64", bool: "boolean"}
-_sorted_json = json.JSONEncoder(sort_keys=True).encode  # `json.dumps` makes an encoder a call
 #: Digest of each file that this process has read, by its path in the checkout
 DEPENDENCIES: dict[str, str] = {}
 #: Names of the runs whose records this process has used; "*" stands for all of a folder
@@ -220,14 +219,14 @@ def frame(source: Path | str | list[dict] | None = None, scores: bool = False) -
         gc.enable()
 
 
-def _identity(record: dict) -> tuple[str, str, int]:
+def _identity(record: dict) -> tuple[str, bytes, int]:
     """Return kind, setting and seed, which identify a run whatever experiment it was made for.
 
     The setting is JSON of everything else that was chosen.
     """
     chosen = record["configuration"]
-    rest = {key: value for key, value in chosen.items() if key not in ("experiment", "seed")}
-    return record["kind"], _sorted_json(rest), chosen["seed"]
+    rest = {key: chosen[key] for key in sorted(chosen) if key not in ("experiment", "seed")}
+    return record["kind"], to_json(rest), chosen["seed"]  # what it nests is sorted in records
 
 
 def _table(several: Iterable[dict], identities: Iterable, scores: bool = False) -> pd.DataFrame:
@@ -255,7 +254,7 @@ def _table(several: Iterable[dict], identities: Iterable, scores: bool = False) 
     return whole.copy()  # in few blocks: pandas warns when a column is added to many
 
 
-def _row(record: dict, identity: tuple[str, str, int]) -> dict[str, Any]:
+def _row(record: dict, identity: tuple[str, bytes, int]) -> dict[str, Any]:
     """Return the row of a record."""
     run, shared = _setting(*identity[:2])
     chosen, metrics = record["configuration"], record["metrics"]
@@ -281,7 +280,7 @@ def _row(record: dict, identity: tuple[str, str, int]) -> dict[str, Any]:
 
 
 @functools.cache
-def _setting(kind: str, setting: str) -> tuple[Any, dict[str, Any]]:
+def _setting(kind: str, setting: bytes) -> tuple[Any, dict[str, Any]]:
     """Return a run and the columns that its setting determines."""
     recorded = from_json(setting)
     run = kinds.run_class(kind).read(recorded)
