@@ -242,18 +242,18 @@ def probed(
     model: nn.Module | None,
 ) -> Batch:
     """Call the loss as often whatever it answers: all processes have to call it together."""
-    pulls = _unless_refused(lambda: _pulls(program))
-    changed = _unless_refused(lambda: _changes(program)) or {}
-    curve = _unless_refused(lambda: [_on_curve(program, x) for x in CURVE])
-    slopes = _unless_refused(lambda: [_slope(program, x) for x in CURVE[1:-1]])
-    twins = _unless_refused(lambda: [_on_curve(program, 1.0, twins=i) for i in range(3)])
-    ends = _unless_refused(lambda: _ends(program))
+    pulls = unless_refused(lambda: _pulls(program))
+    changed = unless_refused(lambda: _changes(program)) or {}
+    curve = unless_refused(lambda: [_on_curve(program, x) for x in CURVE])
+    slopes = unless_refused(lambda: [_slope(program, x) for x in CURVE[1:-1]])
+    twins = unless_refused(lambda: [_on_curve(program, 1.0, twins=i) for i in range(3)])
+    ends = unless_refused(lambda: _ends(program))
     if curve is None or twins is None or not all(map(math.isfinite, curve + twins)):
         curve = twins = None
     if slopes is None or not all(map(math.isfinite, slopes)):  # as of a root at 0
         slopes = None
     fit = None if curve is None else _fitted(program, curve)
-    ratio = _unless_refused(lambda: _of_whole_batch(program)) if processes() > 1 else None
+    ratio = unless_refused(lambda: _of_whole_batch(program)) if processes() > 1 else None
     shape = (curve, slopes, twins, fit, ends)
     return Batch(program, value, gradients, scales, pulls, changed, *shape, ratio, inputs, model)
 
@@ -482,7 +482,7 @@ def _rank() -> int:
     return distributed.get_rank() if processes() > 1 else 0
 
 
-def _unless_refused(probe: Callable):
+def unless_refused(probe: Callable):
     """Return what the probe finds, None if the loss refuses its rows (their number, say)."""
     try:
         return probe()

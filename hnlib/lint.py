@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from hnlib import _checks
-from hnlib._lint_checks import CHECKS, OF_PAIRS, floor
-from hnlib._lint_rows import graded
+from hnlib._lint_checks import CHECKS, OF_CURVE, OF_PAIRS, floor
+from hnlib._lint_rows import anchored, graded
 from hnlib._loss_probes import TWO, Program, probed
 
 __all__ = ["Findings", "lint", "watch"]
@@ -126,8 +126,8 @@ def lint(
             return Findings({"no negatives": f"{says}; {remedy}"})
         raise ValueError(f"{TWO}, got embeddings of {rows} rows")
     batch = probed(program, value, gradients, scales, inputs, model)
-    scored = graded(batch)
-    checks = {k: check for k, check in CHECKS.items() if not (scored and k in OF_PAIRS)}
+    idle = OF_PAIRS | OF_CURVE if anchored(program) else OF_PAIRS if graded(batch) else set()
+    checks = {k: check for k, check in CHECKS.items() if k not in idle}
     found = {cause: check(batch) for cause, check in checks.items()}
     found = {cause: says for cause, says in found.items() if says}
     won = None if found else floor(batch)  # else it is a consequence
