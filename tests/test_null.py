@@ -196,13 +196,15 @@ def test_the_sentence_says_where_the_best_temperature_is_at_the_edge_of_the_grid
     ] == words
 
 
-def test_a_record_of_another_version_is_not_written_over(file, tmp_path):
+@pytest.mark.parametrize(("before", "quick"), [("null model 2", False), (null.VERSION, True)])
+def test_a_record_of_another_version_is_not_written_over(file, tmp_path, before, quick):
+    """Nor a verdict by a rehearsal."""
     path = file()
     folder = tmp_path / "out" / null_files.named(path)
     folder.mkdir(parents=True)
-    (folder / "record.json").write_text('{"protocol": "null model 2"}')
-    with pytest.raises(ValueError, match=r"is of null model 2, which is not compared; .*--out"):
-        null.null(str(path), out=tmp_path / "out")
+    (folder / "record.json").write_text(json.dumps({"protocol": before}))
+    with pytest.raises(ValueError, match=rf"is of {before}, which is not compared; .*--out"):
+        null.null(str(path), out=tmp_path / "out", quick=quick)
 
 
 def test_a_task_is_a_python_file(tmp_path):
