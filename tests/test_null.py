@@ -469,6 +469,31 @@ def test_the_grid_has_a_temperature_near_the_best_of_each_landscape():
             assert not all(low <= t <= high for t in grid)
 
 
+def test_no_temperature_between_two_of_the_grid_would_lead():
+    """A parabola through the best and its neighbours, as N1 was trained, peaks little above the best.
+
+    Less than a third of the margin; the control is the grid without its best temperature.
+    """
+    found, block_of = experiments.recorded("null-3"), null.protocol().blocks
+    for name, block in block_of.items():
+        best = {}
+        for arm in found.design.matching("N1 *", name):
+            t = found.design.arms[name][arm]["options"]["temperature"]
+            score = 100 * found.mean(arm, found.design.metric(name), name)
+            best[np.log(t)] = max(score, best.get(np.log(t), 0.0))
+
+        def gain(places, best=best):
+            scores = [best[x] for x in places]
+            i = min(max(int(np.argmax(scores)), 1), len(places) - 2)
+            a, b, c = np.polyfit(places[i - 1 : i + 2], scores[i - 1 : i + 2], 2)
+            return c - b * b / (4 * a) - max(scores)
+
+        whole = sorted(best)
+        assert 0 <= gain(whole) < block["matters"] / 3
+        without = [x for x in whole if best[x] < max(best.values())]
+        assert gain(without) > gain(whole), "control"
+
+
 def test_trained_controls_have_the_verdict_that_they_must_have():
     """In the ledger, as far as they are trained; and no longer once the margin is below the effect."""
     ledger = evidence.measurement("null3_ledger")
