@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from drawn import seeded
+from lint_on_two_processes import CASES
 from lint_programs import PROGRAMS, B, D, T, batch, clip, ranking, rows
 from processes import run_twice
 from scripts import ROOT
@@ -590,6 +591,12 @@ def test_nothing_is_said_without_a_mistake(name):
 def test_threads_are_told_their_cause(where):
     assert first(*PROGRAMS[where](False)) == CAUSES[where]
     assert first(*PROGRAMS[where](True)) is None
+
+
+def test_every_thread_of_the_list_is_replayed():
+    """As a program, or on two processes; at least a dozen, half of them held out."""
+    assert {*CAUSES} == {*PROGRAMS} | ({*CASES} & {*CAUSES}) and len(CAUSES) >= 12
+    assert 2 * sum(thread.get("held_out", False) for thread in THREADS) >= len(THREADS)
 
 
 @pytest.mark.parametrize("seed", range(6))
