@@ -122,6 +122,8 @@ def _unused(b: Batch) -> str | None:
     further, pairs = b.pulls[:n, 2 * n :].nan_to_num(nan=0.0), b.pulls[:n, n : 2 * n]
     if not further.numel() or b.pulls[:n, 2 * n :].isnan().all():
         return None
+    if any(b.changed.get("beyond", [])):  # as a teacher's embeddings do
+        return None
     pushed = float(-pairs[~pairs.isnan()].min())
     if pushed <= 0 or float(further.abs().max()) > _lint_rows.LEAST * pushed:
         return None

@@ -305,7 +305,7 @@ def _random_rows(program: Program) -> list[Tensor]:
 
 
 def _changes(program: Program) -> dict[str, list[float]]:
-    """Return how the value changes with lengths of rows, units of dimensions, and the origin."""
+    """Return how the value changes with lengths, units, origin, and keys that are no row's own."""
     z = _random_rows(program)
     if len(z) > 1:
         z[1][: program.n] += z[0]  # else only noise has lengths
@@ -317,12 +317,15 @@ def _changes(program: Program) -> dict[str, list[float]]:
     def change(columns):
         return abs(program.value(columns) - before) / max(abs(before), 1e-6)
 
+    kept = [program.n if i < 2 else 0 for i in range(len(z))]
+    beyond = [torch.cat([x[:n], x[n:].roll(i + 1, 1)]) for i, (x, n) in enumerate(zip(z, kept))]
     units, origin = draw(program.width), torch.cat(z).std() * draw(program.width)
     rows = [[x * draw(len(x), 1) if i == j else x for j, x in enumerate(z)] for i in range(len(z))]
     return {
         "rows": [*map(change, rows)],
         "units": [change([x * units for x in z])],
         "origin": [change([x + origin for x in z])],
+        "beyond": [change(beyond)],
     }
 
 
@@ -415,9 +418,7 @@ def _of_whole_batch(program: Program) -> float | None:
     distributed.all_reduce(middle)
     towards = [0 * z[0], *(0 * x + middle for x in z[1:])]
     along, across = (_ratio(program, z, gradients, way) for way in (gradients, towards))
-    if along is None or across is None or abs(across - along) < 0.1:
-        return along
-    return across
+    return along if None in (along, across) or abs(across - along) < 0.1 else across
 
 
 def _ratio(program: Program, z: list, gradients: list, way: list) -> float | None:

@@ -86,7 +86,8 @@ def lint(
     Raises
     ------
     ValueError
-        If no argument is an embedding, a query stands alone, or the loss returns no scalar.
+        If no argument is an embedding, a query stands alone or is several rows, or the loss returns
+        no scalar.
 
     Notes
     -----
@@ -106,6 +107,8 @@ def lint(
     False
     """
     program = Program(loss, arguments, named)
+    if program.layout == "stacked" and any(program.given[k].ndim == 3 for k in program.slots[1:]):
+        raise ValueError(f"{TWO}, got embeddings of tokens, of which each row has several")
     if inputs is not None and program.layout == "halves" and len(inputs) == 1:
         inputs = [inputs[0][: program.n], inputs[0][program.n :]]
     rows = [len(z) for z in program.columns]

@@ -186,6 +186,13 @@ def smoothed(t):
     )
 
 
+def taught(q, k, q_of_teacher, k_of_teacher):
+    """InfoNCE and a teacher's softmax as targets."""
+    one, other = (normalize(a) @ normalize(b).T for a, b in ((q, k), (q_of_teacher, k_of_teacher)))
+    targets = (other / 0.02).softmax(1).detach()
+    return ranking(q, k) - (targets * (one / 0.05).log_softmax(1)).sum(1).mean()
+
+
 def classified(z, y):
     """The rows of ten classes beside fixed proxies."""
     return cross_entropy(16 * normalize(z) @ normalize(rows(4, 10)).T, y)
@@ -440,6 +447,7 @@ RIGHT = {
         torch.cat([Q, K]),
         torch.arange(2 * B),
     ),
+    "a teacher of both sides": (taught, Q, K, Q + 0.1 * rows(5), K + 0.1 * rows(6)),
     "smoothed labels of a small batch": (smoothed(0.05), *batch(0, 16)),
     "smoothed labels, warm": (smoothed(0.5), Q, K),
     "ten classes": (classified, torch.cat([Q, K]), torch.arange(2 * B) % 10),
@@ -865,6 +873,10 @@ def test_a_training_goes_on_where_nobody_can_look():
         ((ranking, Q, K[:8]), r"each of at least 2 queries .*got embeddings of \[64, 8\] rows"),
         ((ranking, Q[:1], K), r"each of at least 2 queries .*got embeddings of \[1, 64\] rows"),
         ((triplet_margin_loss, Q[:1], Q[:1], K[:1]), r"each of at least 2 queries .*\[1, 1, 1\]"),
+        (
+            (lambda q, d: q.sum() + d.sum(), rows(1)[None], rows(2)[None]),
+            r"got embeddings of tokens",
+        ),
         ((ranking, Q[:63]), r"must be two views \[2n, d\], or come with labels, got 63 rows"),
     ],
 )
