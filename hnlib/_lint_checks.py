@@ -16,7 +16,7 @@ from hnlib._loss_probes import CURVE, Batch, leaves, processes
 
 NEAR = 4  # place on the curve, x = 0.015, where a scale of 1,000 has decided everything
 WARM, COLD = 0.9, 1 / 250  # temperatures outside which cosines do not serve a softmax
-CHOICE = "; cosines want a scale, t from 0.02 to 0.5"
+CHOICE = "; give cosines a scale, t from 0.02 to 0.5"
 WIDEST = 100.0  # margin: a loss of more has a masked positive
 FEW = math.log(4.5)  # of fewer candidates a value may be the logarithm by chance
 CHANGES = 1e-3  # relative change of the value that is no rounding
@@ -94,7 +94,7 @@ def _no_push(b: Batch) -> str | None:
     if own <= 0 or float(pulls.min()) < -_lint_rows.LEAST * own:
         return None
     says = "queries are pulled to their keys, and nothing is pushed away: all rows may become one"
-    return f"{says}; are negatives masked, or multiplied by 0 where labels should be 1 and −1?"
+    return f"{says}; look for a mask that hides all negatives, or labels of 0 instead of −1"
 
 
 def _own_key(b: Batch) -> str | None:
@@ -112,7 +112,7 @@ def _overflow(b: Batch) -> str | None:
     if b.ends is None or b.ends[0] < math.inf or not math.isfinite(b.ends[1]):
         return None
     says = f"the loss is {b.value:.3g} on this batch, and {b.ends[0]:g} where pairs are equal"
-    return f"{says}; exp(s / t) overflows (use logsumexp or cross_entropy), or acos needs a clamp"
+    return f"{says}; use logsumexp or cross_entropy for exp(s / t), and clamp before acos"
 
 
 def _unused(b: Batch) -> str | None:
@@ -122,16 +122,21 @@ def _unused(b: Batch) -> str | None:
     further, pairs = b.pulls[:n, 2 * n :].nan_to_num(nan=0.0), b.pulls[:n, n : 2 * n]
     if not further.numel() or b.pulls[:n, 2 * n :].isnan().all():
         return None
+    if any(b.changed.get("beyond", [])):  # as a teacher's embeddings do
+        return None
     pushed = float(-pairs[~pairs.isnan()].min())
     if pushed <= 0 or float(further.abs().max()) > _lint_rows.LEAST * pushed:
         return None
     says = f"the {further.shape[1]} keys behind the first {n} change nothing"
-    return f"{says}; they are masked, cut off, or the softmax runs over queries, dim=0"
+    return f"{says}; look for a mask, a slice, or a softmax over queries, dim=0"
 
 
 def _margin(b: Batch) -> str | None:
     places = [*(b.curve or []), *(b.ends or [])]
-    if b.curve and b.ends and max(places) - min(places) < 1e-5 * max(1.0, abs(places[0])):
+    flat = b.curve and b.ends and max(places) - min(places) < 1e-5 * max(1.0, abs(places[0]))
+    if flat and _lint_rows.graded(b):  # scores rank pairs, which have one score in all places
+        return None
+    if flat and places[0] <= WIDEST:
         says = f"the loss is {round(places[0], 5):g} whether rows are equal, orthogonal or opposite"
         return f"{says}: no margin is reached; are margins of a distance used for similarities?"
     if b.curve is None or b.fit is not None or _products(b) or b.curve[0] > WIDEST:
@@ -148,7 +153,13 @@ def _margin(b: Batch) -> str | None:
 
 
 def _own_row(b: Batch) -> str | None:
-    if b.fit is None or not 1.9 < b.fit.equal < 2.1 or b.fit.temperature > 5:
+    pairs = 0 if b.fit is None else len(b.program.probe_rows[0][0])
+    if pairs > 3 and abs(b.fit.equal - pairs) < CHANGES * pairs and b.fit.temperature < WARM:
+        says = (
+            f"the denominator of a query sums over all {pairs} queries, as exp(logits).sum() does"
+        )
+        return f"{says}; sum over its own candidates: logsumexp(logits, dim=1)"
+    if b.fit is None or not 1.99 < b.fit.equal < 2.01 or b.fit.temperature > 5:
         return None
     says = "each row is among its own negatives, with a cosine of 1: the loss stays above log 2"
     return f"{says}; fill the diagonal with −inf before the softmax"
@@ -219,11 +230,12 @@ def _softmax(b: Batch) -> str | None:
         return None
     first, last = b.curve[0], b.curve[-1]
     squashed = first > FEW and b.program.is_log(first) and 0 < first - last < 1.05 / WARM
+    squashed = squashed and last <= min(b.curve) + CHANGES * first  # smoothed labels let it rise
     alike = b.program.labels is not None and processes() > 1  # a class has rows in each of them
     if squashed and not alike and not _products(b):
         says = f"between equal and orthogonal negatives the loss falls only from {first:.3g} to "
         says += f"{last:.3g}"
-        return f"{says}; cross_entropy wants logits, not the output of a softmax or sigmoid"
+        return f"{says}; give cross_entropy logits, not the output of a softmax or sigmoid"
     if -0.4 < first < 0 and b.program.is_log(-math.log(-first)) and last >= -1 - 1e-4:
         says = "the loss is minus a probability, whose gradient vanishes where a query loses"
         return f"{says}; take its logarithm: log_softmax before nll_loss, or cross_entropy"
@@ -234,7 +246,7 @@ def _scale(b: Batch) -> str | None:
     t = None if b.fit is None else b.fit.temperature
     if t is not None and abs(1 / t - math.log(1 / 0.07)) < 1e-3:
         says = f"the scale is {1 / t:.4g}, the logarithm of 1/0.07"
-        return f"{says}; a learned log-scale is used without exp"
+        return f"{says}; take exp of a learned log-scale"
     stuck = any(bool((g != 0).any()) for g in b.gradients)  # else nothing has a gradient
     for name, (value, gradient) in b.scales.items():
         number = float(value)
@@ -243,7 +255,7 @@ def _scale(b: Batch) -> str | None:
             return f"{says}; use {name}.exp(), {math.exp(number):.3g}"
         if stuck and (gradient is None or not bool((gradient != 0).any())):
             says = f"{name} = {number:.4g} gets no gradient"
-            return f"{says}; it is clamped at its limit, detached, or not used"
+            return f"{says}; look for a clamp that it has reached, or detach, or drop it"
         if t is not None and abs(t - 0.01) < 1e-4 and number > math.log(99):
             says = f"{name} = {number:.4g} is at its limit, a scale of {1 / t:.0f}"
             return f"{says}; start lower, lower its rate and decay, or fix the temperature"
@@ -254,10 +266,11 @@ def floor(b: Batch) -> str | None:
     if any(bool((g != 0).any()) for g in b.gradients):
         return None
     says = f"the loss, {b.value:.3g}, has no gradient on this batch, since every query has won"
-    return f"{says}; a leak, negatives that are too easy, or too large a scale"
+    return f"{says}; look for a leak, mine harder negatives, or lower the scale"
 
 
 OF_PAIRS = {"no push", "pairing", "labels", "shuffled pairs", "equal keys"}  # which scores may mend
+OF_CURVE = {"own key", "own row", "temperature", "softmax", "margin"}  # of rows that meet
 CHECKS = {
     "world size": _world_size,
     "no gradient": _no_gradient,

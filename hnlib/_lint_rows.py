@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor, nn
 
-from hnlib._loss_probes import Batch, Program, is_labels, processes, same_draws
+from hnlib._loss_probes import Batch, Program, is_labels, processes, same_draws, unless_refused
 
 FLOOR = 0.01  # nats: a lower floor of equal keys is not worth a sentence
 ALIKE = 0.1  # share of rows that equal a row of another input: fewer are texts that differ in case
@@ -16,12 +16,19 @@ SILENT = 1e-4  # of the strongest force: a row that feels less is not mined, and
 LEAST = 1e-3  # of the strongest push: a weaker pull is rounding
 OPPOSITE = 0.9  # of the strongest pull: a wrong target pulls more than the own key is pushed
 GRADED = 0.5  # correlation of pulls with what is then a score of each pair
+TURNED = 1e-4  # change of a loss of pairs that is rounding, where all rows turn together
+MASKED = 1e3  # a loss of more, wherever rows lie, has a masked target
 PULLED = 0.9  # share of the rows whose own key must pull them
 
 
 def pairing(b: Batch) -> str | None:
-    labels = b.program.labels
-    wrong = _not_pulled(b) if labels is None or _targets(labels) else None
+    labels, places = b.program.labels, b.curve or [0.0]
+    if labels is not None and not _targets(labels):
+        return None
+    if min(places) > MASKED and max(places) - min(places) < LEAST * places[0]:
+        says = f"the loss is {places[0]:.3g} wherever rows lie: a mask hides what targets point at"
+        return f"{says}; let it leave each query its own key, and point no target at a row itself"
+    wrong = _not_pulled(b)
     if wrong is None:
         return None
     n, rows = b.program.n, torch.nonzero(wrong)[:, 0]
@@ -39,6 +46,8 @@ def pairing(b: Batch) -> str | None:
     if processes() > 1:
         return f"{says}; targets must be shifted by rank × batch, the place of own keys among all"
     best = int(pulls[i].argmax())
+    if best == n + i:
+        return f"{says}: the pull is lost beside the push; look for too high a bias or margin"
     where = f" (query {i} to key {best - n})" if best >= n else f" (query {i} to query {best})"
     where = where if float(pulls[i, best]) > 0 else ""
     return f"{says}{where}; check the targets and the order of the rows"
@@ -51,7 +60,7 @@ def wrong_labels(b: Batch) -> str | None:
     if _targets(labels):
         silent = b.program.layout == "rows" and not any(bool((g != 0).any()) for g in b.gradients)
         says = "no two rows have one label, so the loss, without a gradient, has no pairs"
-        return f"{says}; two views of a row have its label: y.repeat(2)" if silent else None
+        return f"{says}; give two views of a row its label: y.repeat(2)" if silent else None
     if len(labels.unique()) == 1:
         return "all rows have one label, so no negative is left; check the labels of the batch"
     if b.curve is not None and b.curve[-1] > b.curve[0] + LEAST * abs(b.curve[0]):
@@ -101,17 +110,34 @@ def _not_pulled(b: Batch) -> Tensor | None:
     if b.pulls is None:
         return None
     n, measured = b.program.n, ~b.pulls.isnan()
-    pulls = b.pulls.nan_to_num(nan=0.0).fill_diagonal_(0)[:n]
-    active = pulls.abs().amax(1) > SILENT * pulls.abs().max()
+    every = b.pulls.nan_to_num(nan=0.0).fill_diagonal_(0)
+    pulls, strongest = every[:n], float(every.abs().max())
+    active = pulls.abs().amax(1) > SILENT * strongest
     if b.program.layout == "rows":
         same = (b.program.labels[:, None] == b.program.labels).to(pulls.device)
         same = same.fill_diagonal_(False) & measured
         own = pulls.masked_fill(~same, -torch.inf).amax(1)
         active &= same.any(1)
     else:
-        own = pulls[:, n : 2 * n].diagonal()
+        own, (most, best) = pulls[:, n : 2 * n].diagonal(), pulls.max(1)
+        place = torch.arange(n, device=best.device)
+        if all(len(z) == n for z in b.program.columns):  # or to a further view of the same row
+            active &= (best % n != place) | (own.abs() > SILENT * most)
     wrong = active & (own <= LEAST * -pulls.amin(1))
     return wrong if int(wrong.sum()) > (1 - PULLED) * int(active.sum()) else None
+
+
+def anchored(program: Program) -> bool:
+    """Return whether rows meet something fixed, as a classifier's, so that no two need be a pair.
+
+    Then the loss changes where all rows turn together.
+    """
+    if program.layout != "rows":
+        return False
+    like, draw = program.columns[0], torch.Generator().manual_seed(0)
+    z = nn.functional.normalize(torch.randn(like.shape, generator=draw), dim=1).to(like.device)
+    before, after = (unless_refused(lambda x=x: program.value([x])) for x in (z, z.roll(1, 1)))
+    return None not in (before, after) and abs(after - before) > TURNED * abs(before)
 
 
 def graded(b: Batch) -> bool:
@@ -134,11 +160,12 @@ def _mutual(s: Tensor) -> Tensor:
 
 
 def zero_rows(b: Batch) -> str | None:
-    for side, z in _sides(b).items():
-        zero = z.float().norm(dim=1) == 0
+    used = [(g != 0).any(1) | ~(g != 0).any() for g in b.gradients]  # a mask hides some of a column
+    for (side, z), felt in zip(_sides(b).items(), (used[0], torch.cat([*used[1:], used[0][:0]]))):
+        zero = (z.float().norm(dim=1) == 0) & felt
         if float(zero.float().mean()) > ALIKE:
             says = f"{int(zero.sum())} of {len(z)} {side} are zero (row {int(zero.int().argmax())})"
-            return f"{says}: they have no direction; an empty queue, or a dead layer?"
+            return f"{says}: they have no direction; fill a queue before use, or mend a dead layer"
     return None
 
 
@@ -153,7 +180,7 @@ def equal_negatives(b: Batch) -> str | None:
     if many <= len(further) / 2 or _spread(columns[0]) < SAME:
         return None
     says = f"{many} of {len(further)} negatives behind the pairs are equal to each other"
-    return f"{says}; are they empty texts, or a default where none was mined?"
+    return f"{says}; drop empty texts, or what stands where none was mined"
 
 
 def equal_views(b: Batch) -> str | None:
@@ -164,7 +191,7 @@ def equal_views(b: Batch) -> str | None:
     if float(same.float().mean()) < 0.9 or _spread(z[0]) < SAME:
         return None
     says = f"{int(same.sum())} of {len(same)} queries are equal to their keys, so nothing is asked"
-    return f"{says}; two augmentations, or dropout in training mode, must make them differ"
+    return f"{says}; let two augmentations, or dropout in training mode, make them differ"
 
 
 def equal_scores(b: Batch) -> str | None:
@@ -176,7 +203,7 @@ def equal_scores(b: Batch) -> str | None:
         return None
     which = "queries" if _spread(z[0]) < SAME else "keys"
     says = f"all {which} have one direction, so every candidate scores the same, loss {b.value:.3g}"
-    return f"{says}; a collapse, a dead layer, too high a rate, or one input for all rows"
+    return f"{says}; look for a dead layer or one input for all rows, or lower the rate"
 
 
 def equal_rows(b: Batch) -> str | None:
@@ -192,7 +219,7 @@ def equal_rows(b: Batch) -> str | None:
         if many > ALIKE * len(z):
             i, j = alike.nonzero()[0].tolist()
             says = f"{many} of {len(z)} {side} equal another one whose input differs"
-            remedy = "is padding pooled, or a text cut off before it differs?"
+            remedy = "mask padding where it is pooled, or let texts be longer"
             return f"{says} ({side} {i} and {j}); {remedy}"
     return None
 
@@ -211,16 +238,24 @@ def equal_keys(b: Batch) -> str | None:
         given_queries, given_keys = _inputs_of(b)
         equal |= given_keys[:n, None] == given_keys
         equal[:, :n] |= given_queries[:, None] == given_queries
-    equal &= ~_left_out(program, len(keys))
+    counted = ~_left_out(program, len(keys))
     if b.curve is not None:  # the loss may leave equal rows out
         counts = [x > b.curve[-1] + 1e-5 * abs(b.curve[-1]) for x in b.twins]  # pyright: ignore[reportOptionalIterable]
         own = torch.arange(n)
-        equal[:, :n] &= counts[0]
-        equal[own, own] = True
-        equal[:, n:] &= counts[1]
+        counted[:, :n] &= counts[0]
+        counted[own, own] = True
+        counted[:, n:] &= counts[1]
         if not counts[2] and all(len(z) == n for z in program.columns):  # each query has its own
             row = torch.eye(n, dtype=torch.bool, device=equal.device)
-            equal[:, n:] &= row.repeat(1, len(program.columns) - 2)
+            counted[:, n:] &= row.repeat(1, len(program.columns) - 2)
+    equal &= counted
+    itself = (counted & (_cosines(program.columns[0], keys) > 1 - SAME))[:, n:]
+    if float(itself.any(1).float().mean()) > ALIKE and not bool(equal[:, n:].any()):
+        i, j = itself.nonzero()[0].tolist()
+        says = f"{int(itself.any(1).sum())} of {n} queries are themselves among the negatives"
+        return (
+            f"{says} (query {i}: key {n + j}), nearer than any answer; do not mine a query itself"
+        )
     copies = equal.sum(1).clamp_min(1)
     floor = float(copies.double().log().mean())
     if floor < FLOOR:
@@ -256,7 +291,7 @@ def shuffled_pairs(b: Batch) -> str | None:
     i = int(mutual.nonzero()[0])
     says = f"{int(mutual.sum())} of {len(s)} queries have another key than their own nearest"
     where = f"query {i} and key {int(best[i])}, nearest to each other"
-    return f"{says} ({where}); one side was shuffled or sorted, or a join went wrong"
+    return f"{says} ({where}); look for one side that was shuffled or sorted, or a wrong join"
 
 
 def batch_statistics(b: Batch) -> str | None:

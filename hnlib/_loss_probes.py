@@ -242,18 +242,18 @@ def probed(
     model: nn.Module | None,
 ) -> Batch:
     """Call the loss as often whatever it answers: all processes have to call it together."""
-    pulls = _unless_refused(lambda: _pulls(program))
-    changed = _unless_refused(lambda: _changes(program)) or {}
-    curve = _unless_refused(lambda: [_on_curve(program, x) for x in CURVE])
-    slopes = _unless_refused(lambda: [_slope(program, x) for x in CURVE[1:-1]])
-    twins = _unless_refused(lambda: [_on_curve(program, 1.0, twins=i) for i in range(3)])
-    ends = _unless_refused(lambda: _ends(program))
+    pulls = unless_refused(lambda: _pulls(program))
+    changed = unless_refused(lambda: _changes(program)) or {}
+    curve = unless_refused(lambda: [_on_curve(program, x) for x in CURVE])
+    slopes = unless_refused(lambda: [_slope(program, x) for x in CURVE[1:-1]])
+    twins = unless_refused(lambda: [_on_curve(program, 1.0, twins=i) for i in range(3)])
+    ends = unless_refused(lambda: _ends(program))
     if curve is None or twins is None or not all(map(math.isfinite, curve + twins)):
         curve = twins = None
     if slopes is None or not all(map(math.isfinite, slopes)):  # as of a root at 0
         slopes = None
     fit = None if curve is None else _fitted(program, curve)
-    ratio = _unless_refused(lambda: _of_whole_batch(program)) if processes() > 1 else None
+    ratio = unless_refused(lambda: _of_whole_batch(program)) if processes() > 1 else None
     shape = (curve, slopes, twins, fit, ends)
     return Batch(program, value, gradients, scales, pulls, changed, *shape, ratio, inputs, model)
 
@@ -305,7 +305,7 @@ def _random_rows(program: Program) -> list[Tensor]:
 
 
 def _changes(program: Program) -> dict[str, list[float]]:
-    """Return how the value changes with lengths of rows, units of dimensions, and the origin."""
+    """Return how the value changes with lengths, units, origin, and keys that are no row's own."""
     z = _random_rows(program)
     if len(z) > 1:
         z[1][: program.n] += z[0]  # else only noise has lengths
@@ -317,12 +317,15 @@ def _changes(program: Program) -> dict[str, list[float]]:
     def change(columns):
         return abs(program.value(columns) - before) / max(abs(before), 1e-6)
 
+    kept = [program.n if i < 2 else 0 for i in range(len(z))]
+    beyond = [torch.cat([x[:n], x[n:].roll(i + 1, 1)]) for i, (x, n) in enumerate(zip(z, kept))]
     units, origin = draw(program.width), torch.cat(z).std() * draw(program.width)
     rows = [[x * draw(len(x), 1) if i == j else x for j, x in enumerate(z)] for i in range(len(z))]
     return {
         "rows": [*map(change, rows)],
         "units": [change([x * units for x in z])],
         "origin": [change([x + origin for x in z])],
+        "beyond": [change(beyond)],
     }
 
 
@@ -415,9 +418,7 @@ def _of_whole_batch(program: Program) -> float | None:
     distributed.all_reduce(middle)
     towards = [0 * z[0], *(0 * x + middle for x in z[1:])]
     along, across = (_ratio(program, z, gradients, way) for way in (gradients, towards))
-    if along is None or across is None or abs(across - along) < 0.1:
-        return along
-    return across
+    return along if None in (along, across) or abs(across - along) < 0.1 else across
 
 
 def _ratio(program: Program, z: list, gradients: list, way: list) -> float | None:
@@ -482,7 +483,7 @@ def _rank() -> int:
     return distributed.get_rank() if processes() > 1 else 0
 
 
-def _unless_refused(probe: Callable):
+def unless_refused(probe: Callable):
     """Return what the probe finds, None if the loss refuses its rows (their number, say)."""
     try:
         return probe()

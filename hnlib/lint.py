@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from hnlib import _checks
-from hnlib._lint_checks import CHECKS, OF_PAIRS, floor
-from hnlib._lint_rows import graded
+from hnlib._lint_checks import CHECKS, OF_CURVE, OF_PAIRS, floor
+from hnlib._lint_rows import anchored, graded
 from hnlib._loss_probes import TWO, Program, probed
 
 __all__ = ["Findings", "lint", "watch"]
@@ -86,7 +86,8 @@ def lint(
     Raises
     ------
     ValueError
-        If no argument is an embedding, a query stands alone, or the loss returns no scalar.
+        If no argument is an embedding, a query stands alone or is several rows, or the loss returns
+        no scalar.
 
     Notes
     -----
@@ -106,6 +107,8 @@ def lint(
     False
     """
     program = Program(loss, arguments, named)
+    if program.layout == "stacked" and any(program.given[k].ndim == 3 for k in program.slots[1:]):
+        raise ValueError(f"{TWO}, got embeddings of tokens, of which each row has several")
     if inputs is not None and program.layout == "halves" and len(inputs) == 1:
         inputs = [inputs[0][: program.n], inputs[0][program.n :]]
     rows = [len(z) for z in program.columns]
@@ -126,8 +129,8 @@ def lint(
             return Findings({"no negatives": f"{says}; {remedy}"})
         raise ValueError(f"{TWO}, got embeddings of {rows} rows")
     batch = probed(program, value, gradients, scales, inputs, model)
-    scored = graded(batch)
-    checks = {k: check for k, check in CHECKS.items() if not (scored and k in OF_PAIRS)}
+    idle = OF_PAIRS | OF_CURVE if anchored(program) else OF_PAIRS if graded(batch) else set()
+    checks = {k: check for k, check in CHECKS.items() if k not in idle}
     found = {cause: check(batch) for cause, check in checks.items()}
     found = {cause: says for cause, says in found.items() if says}
     won = None if found else floor(batch)  # else it is a consequence

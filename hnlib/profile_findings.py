@@ -194,11 +194,16 @@ def _verdict(profiles: Sequence[Profile]) -> str:
         for extra, *near in zip(extras, *(x.nearest for x in pushed)):
             if max(x.angle for x in near) >= CLOSE:
                 continue
+            gammas, found = [x.sharpness for x in pushed], [x.temperature for x in near]
+            two = any(not 1 / OWN <= t * g <= OWN for t, g in zip(found, gammas))
             if not exact:
-                t = _span([x.temperature for x in near], ".3g")
-                return f"not one temperature, though near t = {t}{extra} on these embeddings"
-            gammas = [x.sharpness for x in pushed]
-            if any(not 1 / OWN <= x.temperature * g <= OWN for x, g in zip(near, gammas)):
+                t, every = (
+                    _span(x, ".3g") for x in (found, [*found, *(1 / g for g in gammas if g)])
+                )
+                told = two and min(gammas) > 0
+                sweep = f"; 1/γ is another, so sweep t from {every}" if told else ""
+                return f"not one temperature, though near t = {t}{extra} on these embeddings{sweep}"
+            if two:
                 continue  # a free loudness or balance took up what the temperature does not fit
             changes = " that changes with the batch" if max(gammas) > 1.01 * min(gammas) else ""
             return f"a temperature{changes}{extra}, on these embeddings"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from drawn import seeded
+from lint_on_two_processes import CASES
 from lint_programs import PROGRAMS, B, D, T, batch, clip, ranking, rows
 from processes import run_twice
 from scripts import ROOT
@@ -176,6 +177,64 @@ def by_cosines(z, y, least=1.0, most=0.0):
     """Rows of a label have a cosine of at least one margin, others of at most the other."""
     s, same = normalize(z) @ normalize(z).T, y[:, None] == y
     return ((least - s).relu() * same + (s - most).relu() * ~same).mean()
+
+
+def smoothed(t):
+    """InfoNCE with a tenth of the target spread over all keys."""
+    return lambda q, k: cross_entropy(
+        normalize(q) @ normalize(k).T / t, torch.arange(len(q)), label_smoothing=0.1
+    )
+
+
+def taught(q, k, q_of_teacher, k_of_teacher):
+    """InfoNCE and a teacher's softmax as targets."""
+    one, other = (normalize(a) @ normalize(b).T for a, b in ((q, k), (q_of_teacher, k_of_teacher)))
+    targets = (other / 0.02).softmax(1).detach()
+    return ranking(q, k) - (targets * (one / 0.05).log_softmax(1)).sum(1).mean()
+
+
+def classified(z, y):
+    """The rows of ten classes beside fixed proxies."""
+    return cross_entropy(16 * normalize(z) @ normalize(rows(4, 10)).T, y)
+
+
+def proxy_anchor(z, y):
+    """The same, in which a proxy sees the rows of its class together."""
+    s, own = normalize(z) @ normalize(rows(4, 10)).T, torch.eye(10, dtype=torch.bool)[y]
+    pull = (32 * (0.1 - s)).masked_fill(~own, -torch.inf)
+    push = (32 * (0.1 + s)).masked_fill(own, -torch.inf)
+    return sum(torch.nn.functional.softplus(x.logsumexp(0)).mean() for x in (pull, push))
+
+
+def crossed(p1, p2, z1, z2):
+    """SimSiam: each view's prediction and the other's projection."""
+    return -cosine_similarity(p1, z2.detach()).mean() - cosine_similarity(p2, z1.detach()).mean()
+
+
+def in_order(q, k, y):
+    """CoSENT: pairs of a lower score must have a lower cosine."""
+    s = 20 * cosine_similarity(q, k)
+    return torch.log1p((s[:, None] - s)[y[:, None] < y].exp().sum())
+
+
+def padded(q, k, negatives, empty):
+    """InfoNCE of each query's own negatives, of which some places are empty."""
+    s = torch.cat([k[:, None], negatives], 1)
+    s = torch.einsum("nd,nkd->nk", normalize(q), normalize(s, dim=-1)) / T
+    s[:, 1:] = s[:, 1:].masked_fill(empty, -1e4)
+    return cross_entropy(s, torch.zeros(len(q), dtype=torch.long))
+
+
+def of_one_sum(q, k):
+    """InfoNCE whose denominator is the sum of the whole matrix."""
+    e = (normalize(q) @ normalize(k).T / 0.1).exp()
+    return -(e.diagonal() / e.sum()).log().mean()
+
+
+def hidden(q, k, mask):
+    """InfoNCE without the masked candidates."""
+    s = (normalize(q) @ normalize(k).T / T).masked_fill(mask, -1e9)
+    return cross_entropy(s, torch.arange(len(q)))
 
 
 class Learned(nn.Module):
@@ -362,6 +421,23 @@ MISTAKES = {
         K,
         torch.stack([rows(5), torch.cat([K[:8], rows(3)[8:]])], 1),
     ),
+    "queries mined as their own negatives": ("equal keys", ranking, Q, K, Q.clone()),
+    "a sum over the whole batch": ("own row", of_one_sum, Q, K),
+    "both views have the first's targets": (
+        "pairing",
+        lambda a, b: simclr(a, b, own=-1e9, partner=lambda here: here % B),
+        Q,
+        K,
+    ),
+    "a mask of equal texts hides the own": ("pairing", hidden, Q, K, torch.eye(B) > 0),
+    "a bias of the wrong sign": (
+        "pairing",
+        lambda q, k: (
+            -logsigmoid((2 * torch.eye(len(q)) - 1) * (10 * normalize(q) @ normalize(k).T + 10))
+        ).mean(),
+        Q,
+        K,
+    ),
     "all is won": ("floor", triplet_margin_loss, Q, Q + 0.01 * K, rows(9)),
 }
 RIGHT = {
@@ -370,6 +446,27 @@ RIGHT = {
         lambda z, y: cross_entropy(normalize(z) @ normalize(rows(4, 2 * B)).T / T, y),
         torch.cat([Q, K]),
         torch.arange(2 * B),
+    ),
+    "a teacher of both sides": (taught, Q, K, Q + 0.1 * rows(5), K + 0.1 * rows(6)),
+    "smoothed labels of a small batch": (smoothed(0.05), *batch(0, 16)),
+    "smoothed labels, warm": (smoothed(0.5), Q, K),
+    "ten classes": (classified, torch.cat([Q, K]), torch.arange(2 * B) % 10),
+    "ten classes that proxies see together": (proxy_anchor, Q, torch.arange(B) % 10),
+    "scores that give an order": (in_order, Q, K, torch.rand(B, generator=seeded(3))),
+    "empty places and their mask": (
+        padded,
+        Q,
+        K,
+        torch.stack([rows(5), rows(6) * (Y % 2)[:, None]], 1),
+        torch.stack([Y < 0, Y % 2 == 0], 1),
+    ),
+    "two predictions of two projections": (
+        crossed,
+        *(x + 0.1 * rows(seed) for seed, x in enumerate((Q, K, Q, K), 20)),
+    ),
+    "few predictions of few projections": (
+        crossed,
+        *(x[:16] + 0.1 * rows(seed, 16) for seed, x in enumerate((Q, K, Q, K), 20)),
     ),
     "each row's negative answers another": (units(1.0), Q, K, K.roll(1, 0)),
     "each query's negatives answer others": (
@@ -479,6 +576,19 @@ def test_a_mistake_is_named_first(name):
     assert str(found).startswith(f"{cause}: ") and len(str(found).splitlines()) == len(found.causes)
 
 
+REMEDY = r"use|check|look|drop|mask|sum|take|give|fill|normalise|let|do not|sample|join|start|fix|gather|shuffle|embed"
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_cause_comes_with_what_to_do(name):
+    """A verb in the imperative, or what was probably meant, behind what is wrong."""
+    for cause, says in lint(*MISTAKES[name][1:]).sentences.items():
+        assert re.search(rf"[;:,] (\w+ )?({REMEDY})\b|; .+\?$|was meant, divide", says), (
+            cause,
+            says,
+        )
+
+
 @pytest.mark.parametrize("name", RIGHT)
 def test_nothing_is_said_without_a_mistake(name):
     found = lint(*RIGHT[name])
@@ -489,6 +599,12 @@ def test_nothing_is_said_without_a_mistake(name):
 def test_threads_are_told_their_cause(where):
     assert first(*PROGRAMS[where](False)) == CAUSES[where]
     assert first(*PROGRAMS[where](True)) is None
+
+
+def test_every_thread_of_the_list_is_replayed():
+    """As a program, or on two processes; at least a dozen, half of them held out."""
+    assert {*CAUSES} == {*PROGRAMS} | ({*CASES} & {*CAUSES}) and len(CAUSES) >= 12
+    assert 2 * sum(thread.get("held_out", False) for thread in THREADS) >= len(THREADS)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -757,6 +873,10 @@ def test_a_training_goes_on_where_nobody_can_look():
         ((ranking, Q, K[:8]), r"each of at least 2 queries .*got embeddings of \[64, 8\] rows"),
         ((ranking, Q[:1], K), r"each of at least 2 queries .*got embeddings of \[1, 64\] rows"),
         ((triplet_margin_loss, Q[:1], Q[:1], K[:1]), r"each of at least 2 queries .*\[1, 1, 1\]"),
+        (
+            (lambda q, d: q.sum() + d.sum(), rows(1)[None], rows(2)[None]),
+            r"got embeddings of tokens",
+        ),
         ((ranking, Q[:63]), r"must be two views \[2n, d\], or come with labels, got 63 rows"),
     ],
 )

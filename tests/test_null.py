@@ -196,13 +196,15 @@ def test_the_sentence_says_where_the_best_temperature_is_at_the_edge_of_the_grid
     ] == words
 
 
-def test_a_record_of_another_version_is_not_written_over(file, tmp_path):
+@pytest.mark.parametrize(("before", "quick"), [("null model 2", False), (null.VERSION, True)])
+def test_a_record_of_another_version_is_not_written_over(file, tmp_path, before, quick):
+    """Nor a verdict by a rehearsal."""
     path = file()
     folder = tmp_path / "out" / null_files.named(path)
     folder.mkdir(parents=True)
-    (folder / "record.json").write_text('{"protocol": "null model 2"}')
-    with pytest.raises(ValueError, match=r"is of null model 2, which is not compared; .*--out"):
-        null.null(str(path), out=tmp_path / "out")
+    (folder / "record.json").write_text(json.dumps({"protocol": before}))
+    with pytest.raises(ValueError, match=rf"is of {before}, which is not compared; .*--out"):
+        null.null(str(path), out=tmp_path / "out", quick=quick)
 
 
 def test_a_task_is_a_python_file(tmp_path):
@@ -465,6 +467,31 @@ def test_the_grid_has_a_temperature_near_the_best_of_each_landscape():
             low, high = task[world]["near"]
             assert any(low <= t <= high for t in grid)
             assert not all(low <= t <= high for t in grid)
+
+
+def test_no_temperature_between_two_of_the_grid_would_lead():
+    """A parabola through the best and its neighbours, as N1 was trained, peaks little above the best.
+
+    Less than a third of the margin; the control is the grid without its best temperature.
+    """
+    found, block_of = experiments.recorded("null-3"), null.protocol().blocks
+    for name, block in block_of.items():
+        best = {}
+        for arm in found.design.matching("N1 *", name):
+            t = found.design.arms[name][arm]["options"]["temperature"]
+            score = 100 * found.mean(arm, found.design.metric(name), name)
+            best[np.log(t)] = max(score, best.get(np.log(t), 0.0))
+
+        def gain(places, best=best):
+            scores = [best[x] for x in places]
+            i = min(max(int(np.argmax(scores)), 1), len(places) - 2)
+            a, b, c = np.polyfit(places[i - 1 : i + 2], scores[i - 1 : i + 2], 2)
+            return c - b * b / (4 * a) - max(scores)
+
+        whole = sorted(best)
+        assert 0 <= gain(whole) < block["matters"] / 3
+        without = [x for x in whole if best[x] < max(best.values())]
+        assert gain(without) > gain(whole), "control"
 
 
 def test_each_control_has_the_verdict_that_it_must_have_on_each_task():

@@ -99,6 +99,18 @@ def test_a_seed_that_lacks_a_setting_decides_and_does_not_choose():
     assert more.difference == pytest.approx(seen @ weights)
 
 
+def test_a_seed_that_one_side_lacks_is_left_out_where_no_two_only_decide():
+    """Alone it shows no variance, so there would be no degree of freedom; two count."""
+    rng = np.random.default_rng(5)
+    ours, base = family(rng, [0, 9], 8), family(rng, [0], 8)
+    for lacking in (slice(None), 0):  # the last seed has no setting, or one
+        few = ours[:, :6].copy()
+        few[lacking, 5] = np.nan
+        assert vars(cross_fit(few, base[:, :6])) == vars(cross_fit(few[:, :5], base[:, :5]))
+    ours[0, 6:] = np.nan
+    assert cross_fit(ours, base).df == 1 and cross_fit(ours, base).seeds == (*range(8),)
+
+
 def test_where_nobody_can_judge_a_choice_the_others_count():
     """One seed chooses, and the other has one of two settings, each of which some halves choose."""
     rng = np.random.default_rng(6)

@@ -45,7 +45,8 @@ def cross_fit(ours, base, splits: int = 400, best: int = 1, choosers: int | None
     -------
     Effect
         In points, for these examples; without an interval if fewer than three seeds can choose. A
-        single seed judges its own choice, by the other examples.
+        single seed judges its own choice, by the other examples. A single one that could only
+        decide is left out where three can choose.
 
     Raises
     ------
@@ -97,6 +98,9 @@ def fit(ours: np.ndarray, base: np.ndarray, best: int = 1, choosers: int | None 
     complete = [s for s in seeds if not any(np.isnan(side[:, s]).any() for side in sides)]
     choosing = [s for s in complete if choosers is None or s < choosers]
     deciding = [s for s in seeds if s not in choosing]
+    paired = [s for s in deciding if all((~np.isnan(side[:, s])).any() for side in sides)]
+    if len(choosing) > 2 and len(paired) < 2:  # a single one shows no variance
+        seeds, deciding = choosing, []
     if not choosing:
         raise ValueError(f"need a seed that has all settings, got {len(seeds)} that have some")
     size = max(len(choosing) // 2, 1)
