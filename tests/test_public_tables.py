@@ -49,8 +49,9 @@ def test_balance_is_the_power_of_the_mean_in_the_loss_of_their_logs():
 def test_a_prediction_is_judged_by_its_share_of_panels(new_checkout, peaks, word):
     lines = ["says,panels,column,low,high", "peak,epochs > 50,peak,3,9"]
     new_checkout({"book/results/public_predictions.csv": "\n".join(lines)})
-    rows = [dict(plain=3, known=False, epochs=100.0, peak=float(peak)) for peak in peaks]
-    found = pd.DataFrame(rows, columns=["plain", "known", "epochs", "peak"])
+    panel = dict(plain=3, known=False, held=False, epochs=100.0)
+    rows = [panel | dict(peak=float(peak)) for peak in peaks]
+    found = pd.DataFrame(rows, columns=[*panel, "peak"])
     (line,) = public_tables.verdicts(found).itertuples()
     assert (line.verdict, line.panels) == (word, len(peaks))
 
@@ -61,12 +62,15 @@ def test_predictions_are_judged_on_panels_that_nobody_had_read(new_checkout):
         "says,panels,column,low,high",
         "peak,epochs > 50,peak,3,9",
         "shift,epochs > 0,shift,0,1",
+        "later,held and epochs > 0,peak,3,9",
     ]
     new_checkout({"book/results/public_predictions.csv": "\n".join(lines)})
-    panel = dict(plain=3, known=False, epochs=100.0, peak=5.0, shift=0.5)
+    panel = dict(plain=3, known=False, held=False, epochs=100.0, peak=5.0, shift=0.5)
     others = [dict(known=True), dict(plain=2), dict(epochs=10.0, peak=99.0), dict(peak=20.0)]
+    others += [dict(held=True, peak=peak) for peak in (1.0, 2.0, 4.0)]
     found = pd.DataFrame([panel, *(panel | other for other in others)])
-    peak, shift = public_tables.verdicts(found).itertuples()
+    peak, shift, later = public_tables.verdicts(found).itertuples()
+    assert (later.panels, later.inside, later.verdict) == (3, 1, "refuted")
     assert (peak.panels, peak.inside, peak.verdict) == (2, 1, "unresolved")
     assert (shift.panels, shift.inside, shift.verdict) == (4, 4, "holds")
 

@@ -127,10 +127,10 @@ def length(epochs: float) -> str:
 def verdicts(found: pd.DataFrame) -> pd.DataFrame:
     """Judge each prediction on the panels of `fits` that it is about.
 
-    These are the panels with three temperatures that nobody had read when it was made; for the
-    second predictions, those that are `held`. The cuts had not been read even where the
-    temperatures were known. It holds from three quarters of them on and is refuted below half;
-    without any it is open.
+    These are the panels with three temperatures that nobody had read when it was made: for the
+    second predictions those that are `held`, which the first do not see, so that their verdicts
+    stay. The cuts had not been read even where the temperatures were known. It holds from three
+    quarters of them on and is refuted below half; without any it is open.
     """
     lines = pd.read_csv(evidence.path("public_predictions.csv"))
     rows = []
@@ -138,6 +138,8 @@ def verdicts(found: pd.DataFrame) -> pd.DataFrame:
         unread = found.query("plain >= 3")
         if line["column"] != "shift":
             unread = unread.query("not known")
+        if not line["panels"].startswith("held"):
+            unread = unread.query("not held")
         inside = unread.query(line["panels"])[line["column"]].between(line["low"], line["high"])
         row = {"says": line["says"], "panels": len(inside), "inside": int(inside.sum())}
         share = Level(f"{inside.sum()} of {len(inside)}", inside.mean(), inside.mean())
