@@ -49,8 +49,9 @@ def test_balance_is_the_power_of_the_mean_in_the_loss_of_their_logs():
 def test_a_prediction_is_judged_by_its_share_of_panels(new_checkout, peaks, word):
     lines = ["says,panels,column,low,high", "peak,epochs > 50,peak,3,9"]
     new_checkout({"book/results/public_predictions.csv": "\n".join(lines)})
-    rows = [dict(plain=3, known=False, epochs=100.0, peak=float(peak)) for peak in peaks]
-    found = pd.DataFrame(rows, columns=["plain", "known", "epochs", "peak"])
+    panel = dict(plain=3, known=False, held=False, epochs=100.0)
+    rows = [panel | dict(peak=float(peak)) for peak in peaks]
+    found = pd.DataFrame(rows, columns=[*panel, "peak"])
     (line,) = public_tables.verdicts(found).itertuples()
     assert (line.verdict, line.panels) == (word, len(peaks))
 
@@ -61,18 +62,21 @@ def test_predictions_are_judged_on_panels_that_nobody_had_read(new_checkout):
         "says,panels,column,low,high",
         "peak,epochs > 50,peak,3,9",
         "shift,epochs > 0,shift,0,1",
+        "later,held and epochs > 0,peak,3,9",
     ]
     new_checkout({"book/results/public_predictions.csv": "\n".join(lines)})
-    panel = dict(plain=3, known=False, epochs=100.0, peak=5.0, shift=0.5)
+    panel = dict(plain=3, known=False, held=False, epochs=100.0, peak=5.0, shift=0.5)
     others = [dict(known=True), dict(plain=2), dict(epochs=10.0, peak=99.0), dict(peak=20.0)]
+    others += [dict(held=True, peak=peak) for peak in (1.0, 2.0, 4.0)]
     found = pd.DataFrame([panel, *(panel | other for other in others)])
-    peak, shift = public_tables.verdicts(found).itertuples()
+    peak, shift, later = public_tables.verdicts(found).itertuples()
+    assert (later.panels, later.inside, later.verdict) == (3, 1, "refuted")
     assert (peak.panels, peak.inside, peak.verdict) == (2, 1, "unresolved")
     assert (shift.panels, shift.inside, shift.verdict) == (4, 4, "holds")
 
 
 def invented(t, beta, score, **other):
-    row = dict(source="A", data="B", network="C", epochs=200.0, known="no", how="1/t")
+    row = dict(source="A", data="B", network="C", epochs=200.0, known="no", how="1/t", field="text")
     row |= dict(kind="tilted" if beta else "plain", t=t, gamma=(1 + beta) / t, score=score)
     return row | other
 
@@ -89,3 +93,19 @@ def test_points_of_one_curve_are_fitted_and_a_lifted_tilt_is_seen():
     lifted = [cell | {"score": cell["score"] + 2} for cell in tilt]
     (row,) = public_tables.fits(pd.DataFrame(plain + lifted)).itertuples()
     assert row.offset == pytest.approx(2) and row.gain == pytest.approx(2 + hill(4) - hill(5))
+
+
+def test_a_panel_is_held_out_whole_and_its_best_score_has_a_neighbour():
+    """The second predictions are judged on panels of which nobody had read a single cell."""
+    scores = {0.5: 60.0, 0.1: 65.0, 0.05: 64.5, 0.01: 61.0}
+    panel = [invented(t, 0, y, data="whole", known="held out") for t, y in scores.items()]
+    panel += [invented(t, 0, y, data="part", known="held out") for t, y in scores.items()]
+    panel[-1]["known"] = "no"
+    panel += [invented(t, 0, y, data="end", known="no") for t, y in scores.items() if t < 0.1]
+    panel.append(invented(0.02, 0, 60.0, data="end", known="no"))
+    found = public_tables.fits(pd.DataFrame(panel)).set_index("data")
+    assert found["held"].to_dict() == dict(whole=True, part=False, end=False)
+    assert found["step"].to_dict() == dict(whole=0.5, part=0.5, end=4.5)
+    lines = pd.read_csv(ROOT / "book/results/public_predictions.csv")
+    second = lines[lines["id"].str[1:].astype(int) > 5]
+    assert second["panels"].str.startswith("held and ").all() and len(second) == 5

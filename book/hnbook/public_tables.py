@@ -67,11 +67,13 @@ def panels(ledger: pd.DataFrame) -> list[pd.DataFrame]:
 def fits(ledger: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each panel with at least three sharpnesses.
 
-    `best` is the γ of the best temperature tried, `peak` and `r2` are the curve's, and `shuffled`
-    is the mean r2 over random orders of the scores. `offset` and `residual` are the mean and the
-    root mean square of the tilted points about the curve, `gain` is the best tilted minus the best
-    plain score, `cut_peak` the best 1/t of the curve with the cut, `shift` the logarithm of its
-    ratio to that without, and `cut_gain` the best score with the cut, at any t, minus that without.
+    Panels that are `known` had been read before the first predictions; those that are `held` had
+    not been read before the second. `best` is the γ of the best temperature tried, `step` its lead
+    over the better neighbour, `peak` and `r2` are the curve's, and `shuffled` is the mean r2 over
+    random orders of the scores. `offset` and `residual` are the mean and the root mean square of
+    the tilted points about the curve, `gain` is the best tilted minus the best plain score,
+    `cut_peak` the best 1/t of the curve with the cut, `shift` the logarithm of its ratio to that
+    without, and `cut_gain` the best score with the cut, at any t, minus that without.
     """
     rows, rng = [], np.random.default_rng(0)
     for panel in panels(ledger):
@@ -80,12 +82,15 @@ def fits(ledger: pd.DataFrame) -> pd.DataFrame:
         orders = [rng.permutation(used["score"]) for _ in range(50)]
         row = panel[PANEL].iloc[0].to_dict()
         row |= {
+            "field": panel["field"].iloc[0],
             "known": (plain["known"] == "yes").any(),
+            "held": (plain["known"] == "held out").all(),
             "length": length(row["epochs"]),
             "assumed": panel["how"].str.contains("assumed|default").any(),
             "plain": len(plain),
             "tilted": len(tilted),
             "best": top["gamma"],
+            "step": step(plain),
             "range": np.ptp(plain["score"]),
             "peak": line.peak,
             "r2": line.r2,
@@ -106,6 +111,14 @@ def fits(ledger: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def step(plain: pd.DataFrame) -> float:
+    """Return the best score minus the better one of its neighbours in γ; NaN for a single one."""
+    scores = plain.sort_values("gamma")["score"].to_numpy()
+    top = scores.argmax()
+    beside = [*scores[max(top - 1, 0) : top], *scores[top + 1 : top + 2]]
+    return scores[top] - max(beside, default=np.nan)
+
+
 def length(epochs: float) -> str:
     """Return "long" from 100 epochs on, "short" up to ten, else ""."""
     return "long" if epochs >= 100 else "short" if epochs <= 10 else ""
@@ -114,9 +127,10 @@ def length(epochs: float) -> str:
 def verdicts(found: pd.DataFrame) -> pd.DataFrame:
     """Judge each prediction on the panels of `fits` that it is about.
 
-    These are the panels with three temperatures that nobody had read when it was made. The cuts had
-    not been read even where the temperatures were known. It holds from three quarters of them on
-    and is refuted below half; without any it is open.
+    These are the panels with three temperatures that nobody had read when it was made: for the
+    second predictions those that are `held`, which the first do not see, so that their verdicts
+    stay. The cuts had not been read even where the temperatures were known. It holds from three
+    quarters of them on and is refuted below half; without any it is open.
     """
     lines = pd.read_csv(evidence.path("public_predictions.csv"))
     rows = []
@@ -124,6 +138,8 @@ def verdicts(found: pd.DataFrame) -> pd.DataFrame:
         unread = found.query("plain >= 3")
         if line["column"] != "shift":
             unread = unread.query("not known")
+        if not line["panels"].startswith("held"):
+            unread = unread.query("not held")
         inside = unread.query(line["panels"])[line["column"]].between(line["low"], line["high"])
         row = {"says": line["says"], "panels": len(inside), "inside": int(inside.sum())}
         share = Level(f"{inside.sum()} of {len(inside)}", inside.mean(), inside.mean())
