@@ -56,7 +56,8 @@ class SimilarityWeighting(Weighting):
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
         s = contrast.similarity if self.weights_gradient else contrast.similarity.detach()
-        return normalise(*self.score(s), contrast, self.on_empty)
+        log_w = normalise(*self.score(s), contrast, self.on_empty)
+        return log_w if self.weights_gradient else log_w.detach()  # a learned temperature's, too
 
 
 @dataclass(frozen=True)

@@ -203,3 +203,20 @@ def test_a_forward_pass_that_checkpointing_repeats_is_counted_once():
         checkpoint(method, z1, z2, labels, use_reentrant=False).backward()
         assert (int(method.skipped), int(method.unconverged)) == (2 * once[0], 2 * once[1])
         assert sum(once) > 0
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_learned_temperature_gets_no_gradient_through_weights_that_are_held_fixed(held):
+    """By hand, with a learned tilt, too; weights that are not held are the control."""
+    log_scale = torch.tensor(1.2, dtype=torch.float64, requires_grad=True)
+    a, b = (torch.nn.functional.normalize(z, dim=1) for z in drawn.views(1, 6, 4))
+    t, beta, s = 1 / log_scale.exp(), 3 / log_scale, a @ b.T
+    own = torch.eye(6, dtype=torch.bool)
+    log_w = (beta * s / t).masked_fill(own, -torch.inf).log_softmax(1).detach() + math.log(5)
+    logits = s / t + log_w.masked_fill(own, 0.0)
+    expected = torch.nn.functional.cross_entropy(logits, torch.arange(6))
+    options = dict(temperature=t, beta=beta, tau_plus=0.0, weights_gradient=not held)
+    found = methods.build("hcl", **options).double().pairs(a, b)
+    assert found.item() == pytest.approx(expected.item(), abs=1e-12)
+    gradients = [torch.autograd.grad(x, log_scale, retain_graph=True)[0] for x in (found, expected)]
+    assert (abs(gradients[0] - gradients[1]) < 1e-12) == held
