@@ -87,6 +87,12 @@ def test_runs_on_other_examples_under_the_same_name_are_two():
     assert records.frame(several)["linear"].tolist() == [0.7, 0.8]
 
 
+def test_fields_in_another_order_are_the_same_run():
+    one = record(linear=0.7)
+    other = one | {"configuration": dict(reversed(one["configuration"].items()))}
+    assert len(records.frame([one, other])) == 1
+
+
 def test_the_command_counts_the_runs_of_each_experiment(tmp_path, prints):
     for seed, name in enumerate(("images", "images", "other")):
         store.append(record(seed, experiment=name), tmp_path)
