@@ -43,6 +43,18 @@ def test_a_figure_is_drawn_for_a_phone_too(monkeypatch):
         figures.show(lambda narrow: plt.figure(figsize=(7.0, 3.0)))
 
 
+def test_a_label_longer_than_its_axis_stays_on_the_phone():
+    """Beside long names the axis is short, and a label centred on it would reach past the figure."""
+    with plt.style.context(figures.STYLE):
+        fig, ax = plt.subplots(figsize=(figures.NARROW, 1.5))
+        figures.effect_rows(
+            ax, ["a name that takes two thirds of it"], "points of nDCG@10, random bag"
+        )
+        fig.draw_without_rendering()
+    assert ax.xaxis.label.get_window_extent().x1 <= fig.bbox.x1
+    plt.close(fig)
+
+
 def test_interactive_refuses_numbers_that_a_page_cannot_hold():
     with pytest.raises(ValueError, match="must have at most 150,000"):
         figures.interactive("path", "Move β.", x=np.random.default_rng(0).random(30_000))

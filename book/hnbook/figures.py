@@ -125,7 +125,9 @@ def effect_rows(ax, names, xlabel: str) -> None:
     """Label rows 0, 1, … from the top, and draw a vertical line at zero difference."""
     ax.axvline(0, color=GREY, lw=0.8, ls="--")
     ax.set_yticks(range(len(names)), names, fontsize=10)
-    ax.set(xlabel=xlabel, ylim=(len(names) - 0.5, -0.5))
+    ax.set(ylim=(len(names) - 0.5, -0.5))
+    # beside long names a phone leaves an axis that is shorter than its label
+    ax.set_xlabel(xlabel, loc="right" if ax.figure.get_figwidth() <= NARROW else "center")
 
 
 def circle(ax, points, colours=GREY, **style) -> None:

@@ -458,7 +458,7 @@
       marks.forEach((mark, i) => set(mark, { cx: x(gamma), opacity: i === 2 && gamma < 1.99 ? 0.25 : 1 }));
       set(share, { width: 260 * data.own[k] });
       const tilt = gamma < 1.99 ? "no tilt at t = 0.5 is as mild" : `so does β = ${(gamma / 2 - 1).toFixed(1)} at t = 0.5`;
-      words.textContent = `SimCLR at t = ${(1 / gamma).toFixed(2)} pulls on these negatives with γ = ${gamma.toFixed(1)}; `
+      words.textContent = `SimCLR at t = ${(1 / gamma).toFixed(2)} pushes these negatives with γ = ${gamma.toFixed(1)}; `
         + `${tilt}. ${percent(data.own[k])} of the weight lies on the anchor's own class. `
         + `Ten epochs on CIFAR-10: here the fitted curve is at ${data.accuracy[k].toFixed(1)} %.`;
     }).update();
@@ -512,8 +512,8 @@
       });
       words.setAttribute("aria-live", moving ? "off" : "polite");  // a screen reader hears where it stops
       const own = data.gamma.map((gamma, i) => `${percent(data.runs[space][i][step].own)} at γ = ${gamma}`);
-      words.textContent = `After ${data.steps[step]} steps on the ${space}, of the ${data.neighbours} nearest neighbours `
-        + `of an image as many are of its own class: ${own.join(", ")}.`;
+      words.textContent = `After ${data.steps[step]} steps on the ${space}, the share of its own class among an image's `
+        + `${data.neighbours} nearest neighbours is ${own.join(", ")}.`;
     }
 
     const steps = slider(top, "step", data.steps.map(String), last, (k) => { step = k; draw(); });

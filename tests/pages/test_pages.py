@@ -125,12 +125,19 @@ def test_page(html, visit, name):
     wrong["faint in the dark"] = findings(page, name, runOnly=["color-contrast"])
     page.set_viewport_size(PHONE)
     wrong["outside"] = page.evaluate(OUTSIDE)
+    wrong["cut on a phone"] = page.evaluate(CUT)
     assert {name: found for name, found in wrong.items() if found} == {}
     assert size(html / name) < 1_500_000
 
 
 @pytest.mark.parametrize(
-    "name", ["notebooks/experiments/which-method", "notebooks/four-theorems", "book/gpu"]
+    "name",
+    [
+        "notebooks/experiments/which-method",
+        "notebooks/four-theorems",
+        "notebooks/theory/kl-robustness",  # which prints the code of a function
+        "book/gpu",
+    ],
 )
 def test_a_phone_cuts_no_line_of_code(visit, name):
     """Nor a command; a desk, where lines stay whole, shows all 88 columns."""
@@ -192,7 +199,7 @@ PICTURES = {
 
 
 #: What changes a control that has the focus.
-# A figure that is wider than its column at 1280 pixels is cut, whether its edge fades or not.
+# A figure that is wider than its column is cut, whether its edge fades or not.
 CUT = """() => [...document.querySelectorAll('article figure.hn-beyond')]
   .filter(e => e.offsetParent !== null).map(e => e.id)"""
 KEY = """e => ['checkbox', 'button'].includes(e.type) ? 'Space' : e.value === e.max ? 'ArrowLeft' : 'ArrowRight'"""
