@@ -19,7 +19,7 @@ from hnbook.asked import RATES, asked, behind, lost, percent, unlabelled  # noqa
 from hnbook.comparison_tables import OneVariance
 from hnbook.tables import Markup, interval
 from hnlib import experiments
-from hnlib.experiments import comparisons, null, selection
+from hnlib.experiments import comparisons, selection
 from hnlib.experiments import evidence as recorded
 from hnlib.experiments.comparisons import Effect
 from hnlib.training import records
@@ -132,11 +132,6 @@ def seeds_ahead_with_resnet() -> int:
     if min(gains) <= 0:
         raise ValueError(f"a text says that HCL leads under kNN on all of {len(gains)} seeds")
     return len(gains)
-
-
-def tried(loss: str, task: str) -> Effect:
-    """Return what a loss of the null model's ledger gains over a tuned temperature."""
-    return null.effects(recorded.measurement("null_ledger")[loss]["tasks"][task])["N1"]
 
 
 @functools.cache
