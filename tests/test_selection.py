@@ -141,3 +141,15 @@ def test_a_repeated_choice_stands_beside_the_published(monkeypatch):
     assert [row["effect, here"] for row in rows] == [*map(interval, both.values())]
     assert all(row["comparison"].endswith("tilt − temperature, choice repeated") for row in rows)
     assert not compared.is_recorded(tuned, "tilt", "mine", "ndcg", "static")
+
+
+@pytest.mark.parametrize(
+    ("scores", "says"),
+    [
+        (np.full((2, 4, 1), 0.5), "need two examples or more, got 1; use comparisons.between"),
+        (np.full((2, 4, 6), 87.5), "at most 1, got 87.5; divide percents by 100"),
+    ],
+)
+def test_one_number_a_run_and_percents_are_refused(scores, says):
+    with pytest.raises(ValueError, match=says):
+        cross_fit(scores[:1], scores)

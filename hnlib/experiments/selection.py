@@ -51,7 +51,8 @@ def cross_fit(ours, base, splits: int = 400, best: int = 1, choosers: int | None
     Raises
     ------
     ValueError
-        If the shapes differ, or no seed has all settings.
+        If the shapes differ, there is one example, a score is above 1 (as percents are), or no seed
+        has all settings.
 
     Notes
     -----
@@ -75,6 +76,12 @@ def cross_fit(ours, base, splits: int = 400, best: int = 1, choosers: int | None
     if any(len(shape) != 3 for shape in shapes) or shapes[0][1:] != shapes[1][1:]:
         raise ValueError(
             f"need [settings, seeds, examples], seeds and examples alike, got {shapes}"
+        )
+    if shapes[0][2] < 2:  # one half chooses and the other judges
+        raise ValueError(f"need two examples or more, got {shapes[0][2]}; use comparisons.between")
+    if (largest := max(np.nanmax(abs(side)) for side in sides)) > 1:
+        raise ValueError(
+            f"scores must be shares, at most 1, got {largest:g}; divide percents by 100"
         )
     first, second = (halved(side, splits) for side in sides)
     return fit(first, second, best, choosers)
