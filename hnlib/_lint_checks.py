@@ -86,7 +86,7 @@ def _no_push(b: Batch) -> str | None:
     both = all(b.program.trains) and all(bool((g != 0).any()) for g in b.gradients)
     labelled = b.program.layout == "rows"
     beside = labelled and places[0] <= CHANGES  # rows of a label together, beside a classifier
-    if not flat or not both or beside:
+    if not flat or not both or beside or any(b.changed.get("near", [])):
         return None
     n = b.program.n
     pulls = b.pulls[:n].nan_to_num(nan=0.0).fill_diagonal_(0)
@@ -134,7 +134,7 @@ def _unused(b: Batch) -> str | None:
 def _margin(b: Batch) -> str | None:
     places = [*(b.curve or []), *(b.ends or [])]
     flat = b.curve and b.ends and max(places) - min(places) < 1e-5 * max(1.0, abs(places[0]))
-    if flat and _lint_rows.graded(b):  # scores rank pairs, which have one score in all places
+    if flat and (_lint_rows.graded(b) or _lint_rows.crossed(b)):  # of which no place shows a force
         return None
     if flat and places[0] <= WIDEST:
         says = f"the loss is {round(places[0], 5):g} whether rows are equal, orthogonal or opposite"
@@ -159,9 +159,9 @@ def _own_row(b: Batch) -> str | None:
             f"the denominator of a query sums over all {pairs} queries, as exp(logits).sum() does"
         )
         return f"{says}; sum over its own candidates: logsumexp(logits, dim=1)"
-    if b.fit is None or not 1.99 < b.fit.equal < 2.01 or b.fit.temperature > 5:
-        return None
-    says = "each row is among its own negatives, with a cosine of 1: the loss stays above log 2"
+    if pairs < 3 or not 1.99 < b.fit.equal < 2.01 or b.fit.temperature > 5:
+        return None  # of two pairs a sigmoid has this curve, too
+    says = "each row, or its own key once more, is among its negatives: the loss stays above log 2"
     return f"{says}; fill the diagonal with −inf before the softmax"
 
 

@@ -119,24 +119,44 @@ def _not_pulled(b: Batch) -> Tensor | None:
         own = pulls.masked_fill(~same, -torch.inf).amax(1)
         active &= same.any(1)
     else:
-        own, (most, best) = pulls[:, n : 2 * n].diagonal(), pulls.max(1)
-        place = torch.arange(n, device=best.device)
-        if all(len(z) == n for z in b.program.columns):  # or to a further view of the same row
-            active &= (best % n != place) | (own.abs() > SILENT * most)
+        own = pulls[:, n : 2 * n].diagonal()
+        active &= ~_of_further_view(b, pulls)
     wrong = active & (own <= LEAST * -pulls.amin(1))
     return wrong if int(wrong.sum()) > (1 - PULLED) * int(active.sum()) else None
 
 
+def _of_further_view(b: Batch, pulls: Tensor) -> Tensor:
+    """Return which queries a further view of their own row pulls, and their key does not [n]."""
+    n, (most, best) = b.program.n, pulls.max(1)
+    further = (best % n == torch.arange(n, device=best.device)) & (most > 0)
+    further &= pulls[:, n : 2 * n].diagonal().abs() <= SILENT * most
+    return further if all(len(z) == n for z in b.program.columns) else further & False
+
+
+def crossed(b: Batch) -> bool:
+    """Return whether most queries are asked for a further view, as by a second encoder's keys."""
+    if b.pulls is None or b.program.layout != "columns":
+        return False
+    pulls = b.pulls[: b.program.n].nan_to_num(nan=0.0)
+    further = _of_further_view(b, pulls.fill_diagonal_(0))
+    return int(further.sum()) > PULLED * int((pulls.amax(1) > 0).sum())
+
+
 def anchored(program: Program) -> bool:
-    """Return whether rows meet something fixed, as a classifier's, so that no two need be a pair.
+    """Return whether labelled rows meet something fixed, as a classifier's: no two need be a pair.
 
     Then the loss changes where all rows turn together.
     """
-    if program.layout != "rows":
+    if program.labels is None or program.layout not in ("rows", "columns"):
         return False
-    like, draw = program.columns[0], torch.Generator().manual_seed(0)
-    z = nn.functional.normalize(torch.randn(like.shape, generator=draw), dim=1).to(like.device)
-    before, after = (unless_refused(lambda x=x: program.value([x])) for x in (z, z.roll(1, 1)))
+    draw = torch.Generator().manual_seed(0)
+    z = [torch.randn(x.shape, generator=draw).to(x.device) for x in program.columns]
+    z = [nn.functional.normalize(x, dim=1) for x in z]
+    before, after = (
+        unless_refused(lambda i=i: program.value([x.roll(i, 1) for x in z])) for i in (0, 1)
+    )
+    if program.layout == "columns" and _targets(program.labels):
+        return False
     return None not in (before, after) and abs(after - before) > TURNED * abs(before)
 
 

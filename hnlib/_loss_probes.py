@@ -280,6 +280,8 @@ def _pulls_by_parts(program: Program) -> Tensor:
     else:
         n, further = program.n, sum(sizes) - 2 * program.n
         shifts = [(0, n), (n, n), (2 * n, further)][: 2 + (further > 0)]
+        if {*sizes} == {n}:  # the key of a query may be a further view
+            shifts = [(i * n, n) for i in range(min(len(sizes), 4, room))]
         some = torch.arange(program.n).split(room // len(shifts))
         parts = [torch.cat([i[i < size] + shift for shift, size in shifts]) for i in some]
     basis = _orthogonal(width, width - 1).to(program.columns[0].device)
@@ -305,7 +307,10 @@ def _random_rows(program: Program) -> list[Tensor]:
 
 
 def _changes(program: Program) -> dict[str, list[float]]:
-    """Return how the value changes with lengths, units, origin, and keys that are no row's own."""
+    """Return how the value changes with lengths, units, origin, and keys that are no row's own.
+
+    "near" is the share of pairs, of a cosine of about 0.7, that the loss pushes apart.
+    """
     z = _random_rows(program)
     if len(z) > 1:
         z[1][: program.n] += z[0]  # else only noise has lengths
@@ -321,7 +326,13 @@ def _changes(program: Program) -> dict[str, list[float]]:
     beyond = [torch.cat([x[:n], x[n:].roll(i + 1, 1)]) for i, (x, n) in enumerate(zip(z, kept))]
     units, origin = draw(program.width), torch.cat(z).std() * draw(program.width)
     rows = [[x * draw(len(x), 1) if i == j else x for j, x in enumerate(z)] for i in range(len(z))]
+    near = []
+    if len(z) > 1:
+        pair, gradients = (z[1][: program.n], z[0]), program.gradients(z)[1]
+        slopes = sum((g[: program.n] * x).sum(1) for g, x in zip(gradients, pair))
+        near = [float((slopes > 1e-3 * slopes.abs().max()).float().mean())] if gradients else []
     return {
+        "near": near,
         "rows": [*map(change, rows)],
         "units": [change([x * units for x in z])],
         "origin": [change([x + origin for x in z])],

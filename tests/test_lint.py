@@ -211,6 +211,16 @@ def crossed(p1, p2, z1, z2):
     return -cosine_similarity(p1, z2.detach()).mean() - cosine_similarity(p2, z1.detach()).mean()
 
 
+def projected(z):
+    """What a head makes of rows, normalised."""
+    return normalize(z + z @ rows(4, z.shape[1], z.shape[1]) / 20)
+
+
+def of_both(q, k, y):
+    """A classifier of pairs, as of entailment, by both rows and their difference."""
+    return cross_entropy(torch.cat([q, k, (q - k).abs()], 1) @ rows(4, 3 * q.shape[1], 3) / 9, y)
+
+
 def in_order(q, k, y):
     """CoSENT: pairs of a lower score must have a lower cosine."""
     s = 20 * cosine_similarity(q, k)
@@ -429,6 +439,13 @@ MISTAKES = {
         Q,
         K,
     ),
+    "targets in another order, behind a head": (
+        "pairing",
+        lambda q, k, y: cross_entropy(projected(q) @ projected(k).T / T, y),
+        Q,
+        K,
+        torch.arange(B).roll(1),
+    ),
     "a mask of equal texts hides the own": ("pairing", hidden, Q, K, torch.eye(B) > 0),
     "a bias of the wrong sign": (
         "pairing",
@@ -452,6 +469,18 @@ RIGHT = {
     "smoothed labels, warm": (smoothed(0.5), Q, K),
     "ten classes": (classified, torch.cat([Q, K]), torch.arange(2 * B) % 10),
     "ten classes that proxies see together": (proxy_anchor, Q, torch.arange(B) % 10),
+    "scores of pairs, none below zero": (
+        lambda q, k, y: (cosine_similarity(q, k) - y).square().mean(),
+        Q.clone().requires_grad_(),
+        K.clone().requires_grad_(),
+        torch.rand(B, generator=seeded(3)),
+    ),
+    "classes of pairs": (of_both, Q, K, torch.arange(B) % 3),
+    "keys of a second encoder behind both views": (
+        lambda q1, q2, k1, k2: ranking(q1, k2) + ranking(q2, k1),
+        *(x + 0.1 * rows(seed) for seed, x in enumerate((Q, K, Q, K), 20)),
+    ),
+    "sigmoid of two pairs": (siglip, Q[:2], K[:2]),
     "scores that give an order": (in_order, Q, K, torch.rand(B, generator=seeded(3))),
     "empty places and their mask": (
         padded,

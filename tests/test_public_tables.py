@@ -109,3 +109,14 @@ def test_a_panel_is_held_out_whole_and_its_best_score_has_a_neighbour():
     lines = pd.read_csv(ROOT / "book/results/public_predictions.csv")
     second = lines[lines["id"].str[1:].astype(int) > 5]
     assert second["panels"].str.startswith("held and ").all() and len(second) == 5
+
+
+def test_the_page_says_what_held_out_panels_would_change_of_the_first_predictions():
+    """That they do not count was fixed after they were read."""
+    found = public_tables.fits(public_tables.cells())
+    ours, else_ = (
+        public_tables.verdicts(x)["verdict"][:5] for x in (found, found.assign(held=False))
+    )
+    assert ours[ours != else_].to_dict() == {2: "refuted"} and else_[2] == "unresolved"
+    page = (ROOT / "notebooks/experiments/public-tables.md").read_text(encoding="utf-8")
+    assert "else the third would be unresolved" in page

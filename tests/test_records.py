@@ -88,9 +88,12 @@ def test_runs_on_other_examples_under_the_same_name_are_two():
 
 
 def test_fields_in_another_order_are_the_same_run():
-    one = record(linear=0.7)
-    other = one | {"configuration": dict(reversed(one["configuration"].items()))}
-    assert len(records.frame([one, other])) == 1
+    """Options, too, which are sorted in files, but not by a run in memory."""
+    one = record(linear=0.7, method="hcl", options={"beta": 1.0, "temperature": 0.5})
+    turned = lambda x: dict(reversed(x.items()))  # noqa: E731
+    other = turned(one["configuration"]), turned(one["configuration"]["options"])
+    several = [one["configuration"], other[0], other[0] | {"options": other[1]}]
+    assert len(records.frame([one | {"configuration": x} for x in several])) == 1
 
 
 def test_the_command_counts_the_runs_of_each_experiment(tmp_path, prints):

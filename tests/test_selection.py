@@ -111,6 +111,15 @@ def test_a_seed_that_one_side_lacks_is_left_out_where_no_two_only_decide():
     assert cross_fit(ours, base).df == 1 and cross_fit(ours, base).seeds == (*range(8),)
 
 
+def test_an_effect_names_the_seeds_that_count(monkeypatch):
+    """Not one that is left out because it alone only decides."""
+    rng = np.random.default_rng(7)
+    ours, base = ([dict(zip(range(10, 15), rng.random((5, 24))))] for _ in range(2))
+    ours[0] |= {15: rng.random(24)}
+    monkeypatch.setattr(selection, "_scores", lambda found, family, *_: family)
+    assert selection._effect(None, ours, base, "", "").seeds == (*range(10, 15),)
+
+
 def test_where_nobody_can_judge_a_choice_the_others_count():
     """One seed chooses, and the other has one of two settings, each of which some halves choose."""
     rng = np.random.default_rng(6)

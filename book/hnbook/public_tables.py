@@ -128,9 +128,10 @@ def verdicts(found: pd.DataFrame) -> pd.DataFrame:
     """Judge each prediction on the panels of `fits` that it is about.
 
     These are the panels with three temperatures that nobody had read when it was made: for the
-    second predictions those that are `held`, which the first do not see, so that their verdicts
-    stay. The cuts had not been read even where the temperatures were known. It holds from three
-    quarters of them on and is refuted below half; without any it is open.
+    second predictions those that are `held`, which the first do not see. That was fixed when they
+    were transcribed, and the page says what it changes. The cuts had not been read even where the
+    temperatures were known. It holds from three quarters of them on and is refuted below half;
+    without any it is open.
     """
     lines = pd.read_csv(evidence.path("public_predictions.csv"))
     rows = []

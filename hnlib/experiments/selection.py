@@ -191,7 +191,8 @@ def _effect(found: Found, ours, base, metric: str, block: str) -> Effect:
     seeds = sorted({seed for side in sides for scores in side for seed in scores})
     none = [np.nan] * len(next(iter(sides[0][0].values())))
     arrays = ([[one.get(seed, none) for seed in seeds] for one in side] for side in sides)
-    return replace(cross_fit(*arrays), seeds=tuple(seeds))
+    made = cross_fit(*arrays)
+    return replace(made, seeds=tuple(seeds[i] for i in made.seeds))  # one may be left out
 
 
 def _scores(found: Found, family, metric: str, block: str) -> list[dict[int, list]]:

@@ -226,7 +226,10 @@ def _identity(record: dict) -> tuple[str, bytes, int]:
     """
     chosen = record["configuration"]
     rest = {key: chosen[key] for key in sorted(chosen) if key not in ("experiment", "seed")}
-    return record["kind"], to_json(rest), chosen["seed"]  # what it nests is sorted in records
+    for nested in ("augmentation", "options", "schedule"):  # files sort what they nest
+        if isinstance(rest.get(nested), dict):
+            rest[nested] = dict(sorted(rest[nested].items()))
+    return record["kind"], to_json(rest), chosen["seed"]
 
 
 def _table(several: Iterable[dict], identities: Iterable, scores: bool = False) -> pd.DataFrame:
