@@ -2,6 +2,7 @@
 network."""
 
 import re
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -10,6 +11,7 @@ import nbformat
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from colours import contrast, luminance
+from playwright.sync_api import TimeoutError
 
 from builder import build, pdf
 from hnlib import _files
@@ -112,6 +114,13 @@ def size(page: Path) -> int:
     return sum(file.stat().st_size for file in (page, *(page.parent / one for one in pictures)))
 
 
+def still_cut(page) -> list[str]:
+    """Figures that stay cut: narrow pictures take a moment to take the place of wide ones."""
+    with suppress(TimeoutError):
+        page.wait_for_function(f"() => ({CUT})().length === 0", timeout=5000)
+    return page.evaluate(CUT)
+
+
 @pytest.mark.parametrize("name", PAGES, ids=lambda name: name.removesuffix(".html"))
 def test_page(html, visit, name):
     """On a desk, on a phone and on paper a page is read whole, and axe-core has no findings."""
@@ -125,7 +134,7 @@ def test_page(html, visit, name):
     wrong["faint in the dark"] = findings(page, name, runOnly=["color-contrast"])
     page.set_viewport_size(PHONE)
     wrong["outside"] = page.evaluate(OUTSIDE)
-    wrong["cut on a phone"] = page.evaluate(CUT)
+    wrong["cut on a phone"] = still_cut(page)
     assert {name: found for name, found in wrong.items() if found} == {}
     assert size(html / name) < 1_500_000
 
