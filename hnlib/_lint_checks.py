@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from hnlib import _lint_rows
-from hnlib._loss_probes import CURVE, Batch, leaves, processes
+from hnlib._loss_probes import CURVE, Batch
+from hnlib._loss_program import leaves, processes
 
 NEAR = 4  # place on the curve, x = 0.015, where a scale of 1,000 has decided everything
 WARM, COLD = 0.9, 1 / 250  # temperatures outside which cosines do not serve a softmax

@@ -7,7 +7,8 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor, nn
 
-from hnlib._loss_probes import Batch, Program, is_labels, processes, same_draws, unless_refused
+from hnlib._loss_probes import Batch, unless_refused
+from hnlib._loss_program import Program, is_labels, processes, same_draws
 
 FLOOR = 0.01  # nats: a lower floor of equal keys is not worth a sentence
 ALIKE = 0.1  # share of rows that equal a row of another input: fewer are texts that differ in case
