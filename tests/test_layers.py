@@ -78,6 +78,12 @@ def caching(method: ast.FunctionDef) -> bool:
     return any(getattr(x, "attr", getattr(x, "id", "")) in CACHES for x in used)
 
 
+def test_no_module_has_more_lines_than_one_reads_at_a_time():
+    lines = {path.name: path.read_text("utf-8").count("\n") for path in LIBRARY}
+    assert {name: count for name, count in lines.items() if count > 500} == {}
+    assert max(lines.values()) > 400  # the sources are found
+
+
 def test_no_class_has_more_methods_than_one_can_know():
     found = {
         (path.name, name): len(methods)
