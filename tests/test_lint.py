@@ -221,6 +221,12 @@ def of_both(q, k, y):
     return cross_entropy(torch.cat([q, k, (q - k).abs()], 1) @ rows(4, 3 * q.shape[1], 3) / 9, y)
 
 
+def to_partners(z, partners):
+    """SimCLR with the row of each partner as the target."""
+    s = normalize(z) @ normalize(z).T / T
+    return cross_entropy(s.fill_diagonal_(-torch.inf), partners)
+
+
 def in_order(q, k, y):
     """CoSENT: pairs of a lower score must have a lower cosine."""
     s = 20 * cosine_similarity(q, k)
@@ -586,6 +592,11 @@ RIGHT = {
         lambda q, k: methods.build("hcl", weights_gradient=False)(q, k),
         Q.clone().requires_grad_(),
         K.clone().requires_grad_(),
+    ),
+    "the row of each partner as its target": (
+        to_partners,
+        torch.cat([Q, K]).requires_grad_(),
+        torch.arange(2 * B).roll(B),
     ),
     "two of a class side by side, two untrained towers": (
         ranking,
