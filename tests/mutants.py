@@ -1,11 +1,12 @@
 """Put the mutants of `mutants.toml` to the tests that must notice them.
 
-    python tests/mutants.py [WORD …] [--jobs N] [--passed] [--survivors COMMIT]
+    python tests/mutants.py [WORD …] [--jobs N] [--passed] [--minutes N] [--survivors COMMIT]
 
 Each row is a text of the sources, its wrong version, and the tests of which one must fail. A row's file is not
 named: its text is found wherever it stands, once. With words only rows are tried whose area, meaning or text contains
 one. A mutant that no test notices is a fault of the tests, unless the row says why it `survives`. The tests are run
-once without any mutant, unless they have just `--passed`.
+once without any mutant, unless they have just `--passed`. After `--minutes` no further row is tried; which rows come
+first then depends on the commit, so that all have their turn.
 
 `--survivors` applies the rows that say `survived = true` to an earlier commit, in four groups, and
 runs that commit's own tests: as long as these pass, they did not notice. A quarter of an hour a
@@ -16,8 +17,10 @@ import argparse
 import contextlib
 import importlib
 import json
+import math
 import multiprocessing
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -88,11 +91,17 @@ def copied(root: Path, folder: Path) -> Path:
     return copy
 
 
-def tried(rows: list[dict], jobs: int, root: Path = ROOT, tests: list[str] | None = None):
+def tried(
+    rows: list[dict],
+    jobs: int,
+    root: Path = ROOT,
+    tests: list[str] | None = None,
+    until: float = math.inf,
+):
     """Try rows one by one in forked processes, so that torch is imported once.
 
     Yields each row with what came of it, its seconds and what its tests printed. The tests are
-    the row's own if none are given.
+    the row's own if none are given. None starts after the time ``until``, of `time.monotonic`.
     """
     for name in HEAVY.split():
         importlib.import_module(name)
@@ -115,19 +124,25 @@ def tried(rows: list[dict], jobs: int, root: Path = ROOT, tests: list[str] | Non
                 word = {0: "SURVIVED", 1: "noticed"}.get(process.exitcode, "BROKEN")
                 yield row, word, time.monotonic() - start, output.read_text()
                 free.append(copy)
+            if time.monotonic() > until:
+                waiting.clear()
 
 
-def judge(rows: list[dict], jobs: int, passed: bool = False) -> float:
-    """Put rows to their tests; return the share that surprises.
+def judge(rows: list[dict], jobs: int, passed: bool = False, minutes: float = math.inf) -> float:
+    """Put rows to their tests, for so many minutes; return the share that surprises.
 
     A row surprises if no test notices it though it says no reason why it survives, or if it breaks.
     One whose tests fail without it, too, is broken.
     """
+    if minutes < math.inf:
+        commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT)
+        rows = random.Random(commit).sample(rows, len(rows))
     found, tests = [], sorted({test for row in rows for test in row["tests"]})
     with tempfile.TemporaryDirectory() as folder:
         failed = [] if passed else _failed(copied(ROOT, Path(folder)), [], tests)
     failing = {one.partition("[")[0] for one in failed}
-    for row, word, seconds, printed in tried(rows, jobs):
+    until = time.monotonic() + 60 * minutes
+    for row, word, seconds, printed in tried(rows, jobs, until=until):
         if word == "noticed" and failing & {one.partition("[")[0] for one in row["tests"]}:
             word, printed = "BROKEN", "its tests fail without it, too"
         known = f" ({row['survives']})" if "survives" in row else ""
@@ -139,6 +154,8 @@ def judge(rows: list[dict], jobs: int, passed: bool = False) -> float:
     for area, count in Counter(row["area"] for row, _ in found).items():
         print(f"{area:12} {noticed[area]:3} of {count}")
     print(f"{'all':12} {noticed.total():3} of {len(found)}")
+    if len(found) < len(rows):
+        print(f"{len(rows) - len(found)} rows were not tried within {minutes:g} minutes")
     wrong = sum(word != ("SURVIVED" if "survives" in row else "noticed") for row, word in found)
     return wrong / len(found)
 
@@ -209,6 +226,7 @@ if __name__ == "__main__":
     parser.add_argument("words", nargs="*")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--passed", action="store_true")
+    parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--survivors", metavar="COMMIT")
     asked = parser.parse_args()
     several = [
@@ -219,4 +237,4 @@ if __name__ == "__main__":
     if asked.survivors:
         known = [row for row in several if row.get("survived")]
         sys.exit(survivors(asked.survivors, known, asked.jobs) > 0)
-    sys.exit(judge(several, asked.jobs, asked.passed) > FEW)
+    sys.exit(judge(several, asked.jobs, asked.passed, asked.minutes) > FEW)
