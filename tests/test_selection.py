@@ -157,8 +157,10 @@ def test_a_repeated_choice_stands_beside_the_published(monkeypatch):
     [
         (np.full((2, 4, 1), 0.5), "need two examples or more, got 1; use comparisons.between"),
         (np.full((2, 4, 6), 87.5), "at most 1, got 87.5; divide percents by 100"),
+        (np.full((2, 4, 6), np.nan), "need a seed that has all settings, got 4 that have some"),
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_one_number_a_run_and_percents_are_refused(scores, says):
     with pytest.raises(ValueError, match=says):
         cross_fit(scores[:1], scores)

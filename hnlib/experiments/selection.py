@@ -79,7 +79,7 @@ def cross_fit(ours, base, splits: int = 400, best: int = 1, choosers: int | None
         )
     if shapes[0][2] < 2:  # one half chooses and the other judges
         raise ValueError(f"need two examples or more, got {shapes[0][2]}; use comparisons.between")
-    if (largest := max(np.nanmax(abs(side)) for side in sides)) > 1:
+    if (largest := max(np.nanmax(abs(side), initial=0) for side in sides)) > 1:
         raise ValueError(
             f"scores must be shares, at most 1, got {largest:g}; divide percents by 100"
         )

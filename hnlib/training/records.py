@@ -226,10 +226,8 @@ def _identity(record: dict) -> tuple[str, bytes, int]:
     """
     chosen = record["configuration"]
     rest = {key: chosen[key] for key in sorted(chosen) if key not in ("experiment", "seed")}
-    for nested in ("augmentation", "options", "schedule"):  # files sort what they nest
-        if isinstance(rest.get(nested), dict):
-            rest[nested] = dict(sorted(rest[nested].items()))
-    return record["kind"], to_json(rest), chosen["seed"]
+    nested = {key: dict(sorted(x.items())) for key, x in rest.items() if isinstance(x, dict)}
+    return record["kind"], to_json(rest | nested), chosen["seed"]
 
 
 def _table(several: Iterable[dict], identities: Iterable, scores: bool = False) -> pd.DataFrame:
