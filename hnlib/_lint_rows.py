@@ -111,9 +111,8 @@ def _not_pulled(b: Batch) -> Tensor | None:
     if b.pulls is None:
         return None
     n, measured = b.program.n, ~b.pulls.isnan()
-    every = b.pulls.nan_to_num(nan=0.0).fill_diagonal_(0)
-    pulls, strongest = every[:n], float(every.abs().max())
-    active = pulls.abs().amax(1) > SILENT * strongest
+    pulls = b.pulls.nan_to_num(nan=0.0).fill_diagonal_(0)[:n]
+    active = pulls.abs().amax(1) > SILENT * pulls.abs().max()
     if b.program.layout == "rows":
         same = (b.program.labels[:, None] == b.program.labels).to(pulls.device)
         same = same.fill_diagonal_(False) & measured
