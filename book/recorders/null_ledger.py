@@ -40,7 +40,8 @@ def joined(known: dict, new: dict) -> dict:
         return new
     both = [(task, record) for record in (known, new) for task in record["tasks"]]
     tasks = {
-        task: {"environment": record["environment"]} | record["tasks"][task] for task, record in both
+        task: {"environment": record["environment"]} | record["tasks"][task]
+        for task, record in both
     }
     tasks = {task: tasks[task] for task in null.protocol().blocks if task in tasks}
     effects = {task: one | {"effects": null.effects(one)} for task, one in tasks.items()}
