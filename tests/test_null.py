@@ -437,6 +437,25 @@ def test_the_ledger_names_the_verdicts_of_its_effects(version):
             assert seeds == null.fresh_seeds(f"{one['name']}-{digest}", len(seeds))
 
 
+def test_tasks_of_a_loss_join_in_the_ledger_if_its_code_is_the_same(monkeypatch):
+    """Trained on one machine each: the sentence is that of both, and each names its environment."""
+    monkeypatch.syspath_prepend(ROOT / "book/recorders")
+    from null_ledger import joined
+
+    whole = evidence.measurement("null3_ledger")["weince"]
+    parts = [
+        whole | {"tasks": {task: one}, "sentence": "", "environment": {"date": task}}
+        for task, one in whole["tasks"].items()
+    ]
+    for known, new in (parts, parts[::-1]):
+        found = joined(known, new)
+        assert found["sentence"] == whole["sentence"] and [*found["tasks"]] == [*whole["tasks"]]
+        for task, one in found["tasks"].items():
+            assert one == whole["tasks"][task] | {"environment": {"date": task}}
+    assert joined(parts[0] | {"code": "another"}, parts[1]) == parts[1]
+    assert joined({}, parts[1]) == parts[1]
+
+
 def test_no_plain_temperature_beats_in_the_simulation():
     """In at most 2.5 % of trials, whatever their number and the landscape.
 

@@ -2,8 +2,9 @@
 
     PYTHONPATH=book python book/recorders/null_ledger.py _build/null/*/record.json refused.py
 
-replaces the records of the same losses in `book/results/null3_ledger.json`. Of a file of a loss it
-records why `hnlib null` refuses it. `null_ledger.json` is version 2's, and stays as it is.
+replaces the records of the same losses in `book/results/null3_ledger.json`; tasks that it has of the
+same code, and that a record lacks, stay. Of a file of a loss it records why `hnlib null` refuses
+it. `null_ledger.json` is version 2's, and stays as it is.
 """
 
 import json
@@ -30,11 +31,30 @@ def entry(path: Path) -> dict:
     raise SystemExit(f"{path} is not refused; run `hnlib null {path}`")
 
 
+def joined(known: dict, new: dict) -> dict:
+    """Return a record with the tasks that the ledger has of the same code, and its sentence anew.
+
+    Each task keeps the environment of its trainings.
+    """
+    if "tasks" not in new or known.get("code") != new.get("code"):
+        return new
+    both = [(task, record) for record in (known, new) for task in record["tasks"]]
+    tasks = {
+        task: {"environment": record["environment"]} | record["tasks"][task]
+        for task, record in both
+    }
+    tasks = {task: tasks[task] for task in null.protocol().blocks if task in tasks}
+    effects = {task: one | {"effects": null.effects(one)} for task, one in tasks.items()}
+    outcome = null.Outcome(new["name"], new["protocol"], effects, len(new.get("attempts", "1")))
+    return new | {"tasks": tasks, "sentence": outcome.sentence}
+
+
 if __name__ == "__main__":
     ledger = evidence.measurement("null3_ledger")
     for one in map(entry, map(Path, sys.argv[1:])):
-        known = ledger.get(one["name"], {}).get("tasks", {}).keys()
-        if lost := known - one.get("tasks", {}).keys():
+        known = ledger.get(one["name"], {})
+        one = joined(known, one)
+        if lost := known.get("tasks", {}).keys() - one.get("tasks", {}).keys():
             raise SystemExit(f"{one['name']} has {', '.join(lost)} in the ledger; judge all tasks")
         ledger[one["name"]] = one
         print(one.get("sentence", one.get("refused")))
