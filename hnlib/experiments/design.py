@@ -382,7 +382,11 @@ def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
         arms, places = making.regridded(known, published.grids, arms, over)
     few = {} if "arms" in given else places  # a new point is in the place of those that were kept
 
+    asked_of_all = {key for key, value in fits.items() if value is True and key in changed}
+
     def kept(arms: dict) -> dict:
+        # an arm that is told from others by what these data ask of all would be another once more
+        arms = {x: arm for x, arm in arms.items() if not asked_of_all & arm.keys()}
         stays = lambda x: any(making.stands_for(x, one, few, any) for one in here["arms"])  # noqa: E731
         return {x: arms[x] for x in arms if stays(x)}
 
