@@ -104,6 +104,18 @@ def test_a_collection_of_which_all_is_linked_is_trained_on_all(tmp_path):
         assert "leak" not in linked.names([*linked.blocks][-1])
 
 
+def test_a_folder_smaller_than_a_small_page_is_trained_on_whole(tmp_path):
+    """What small says yields to the images that there are, and what is asked for does not."""
+    own = pictures(tmp_path / "mine")
+    sizes = [
+        {run.train_size for *_, run in experiments.load("ground-cost", **given).runs()}
+        for given in (dict(small=True), dict(small=True, dataset=own))
+    ]
+    assert sizes == [{300}, {training_images(own)}]
+    asked = experiments.load("ground-cost", small=True, dataset=own, train_size=299)
+    assert {run.train_size for *_, run in asked.runs()} == {299}
+
+
 def test_your_data_are_called_as_their_folder_or_file(tmp_path, monkeypatch):
     """With all of a folder's name, and also where that is not what was given."""
     (tmp_path / "flowers.v2").mkdir()
