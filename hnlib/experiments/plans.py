@@ -237,10 +237,9 @@ def plan(*designs: Design, device: str = "auto", engine: str | dict | Engine | N
         new = costs((run for key, run in left.items() if key not in seen), hardware, have.indices)
         seen |= left.keys()
         runs = len(have.planned()) - len(left) + len(new)  # without arms not chosen yet
-        kind = kinds.run_class(design.fields["kind"])
-        # the folds of one seed have an interval
-        alone = "folds" not in defaults(kind) and "seeds" in design.changed
-        alone = alone and len(design.seeds) == 1
+        alone = "seeds" in design.changed and len(design.seeds) == 1
+        # else the folds of one seed have an interval
+        alone &= "folds" not in defaults(kinds.run_class(design.fields["kind"]))
         beside = bool(design.changed) and runs > len(new)
         rows.append(Row(design.name, runs, tuple(new), tuple(waits), design.closed, alone, beside))
     spread = Engine.of(engine)
