@@ -89,6 +89,33 @@ def test_what_chooses_by_validation_is_refused_data_that_have_none(page, tmp_pat
     assert all(run.leak for one in (every, *every.choosers()) for *_, run in one.runs())
 
 
+def test_a_collection_of_which_all_is_linked_is_trained_on_all(tmp_path):
+    """As are questions with few answers; the arm that has the leak would be another arm there."""
+    own = collection(tmp_path / "mine")
+    free = experiments.load("search", dataset=own)
+    assert "leak" in free.names("random") and not all(run.leak for *_, run in free.runs())
+    judged = tmp_path / "mine/qrels"
+    asked = (judged / "train.tsv").read_text().splitlines(keepends=True)[1:]
+    with (judged / "test.tsv").open("a") as test:
+        test.writelines(asked)
+    for name in ("search", "banking77-rates"):
+        linked = experiments.load(name, dataset=own)
+        assert all(run.leak for *_, run in linked.runs())
+        assert "leak" not in linked.names([*linked.blocks][-1])
+
+
+def test_a_folder_smaller_than_a_small_page_is_trained_on_whole(tmp_path):
+    """What small says yields to the images that there are, and what is asked for does not."""
+    own = pictures(tmp_path / "mine")
+    sizes = [
+        {run.train_size for *_, run in experiments.load("ground-cost", **given).runs()}
+        for given in (dict(small=True), dict(small=True, dataset=own))
+    ]
+    assert sizes == [{300}, {training_images(own)}]
+    asked = experiments.load("ground-cost", small=True, dataset=own, train_size=299)
+    assert {run.train_size for *_, run in asked.runs()} == {299}
+
+
 def test_your_data_are_called_as_their_folder_or_file(tmp_path, monkeypatch):
     """With all of a folder's name, and also where that is not what was given."""
     (tmp_path / "flowers.v2").mkdir()

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 from pathlib import Path
 
 import jupytext
@@ -210,10 +211,16 @@ def test_ground_cost_calls_no_untrained_model_a_trained_one():
 
 @pytest.mark.slow
 def test_two_towers_draw_harder_items_of_yours_if_there_are_enough(monkeypatch, tmp_path):
-    for count, drawn in ((600, []), (601, ["of 1", "of 4", "of 16"])):
-        (one,) = designs(
-            "two-towers", monkeypatch, dataset=own_data.collection(tmp_path / f"{count}", count)
-        )
+    for count, linked, drawn in (
+        (600, False, []),
+        (600, True, []),
+        (601, False, ["of 1", "of 4", "of 16"]),
+    ):
+        folder = tmp_path / f"{count} {linked}"
+        name = own_data.collection(folder, count)
+        if linked:  # to the test queries, as all are; then all are trained on
+            shutil.copy(folder / "qrels/train.tsv", folder / "qrels/test.tsv")
+        (one,) = designs("two-towers", monkeypatch, dataset=name)
         assert [name for name in one.names() if name.startswith("of ")] == drawn
         assert {"off t0.2", "on t0.2", "refined t0.2", "corrected", "uncorrected"} <= {*one.names()}
 

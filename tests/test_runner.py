@@ -368,6 +368,12 @@ def test_a_plan_of_one_seed_says_that_nothing_has_an_interval(checkout, seeds, t
     assert ("One seed, so no bar and no interval, whatever captions say: choice." in plan) == told
 
 
+@pytest.mark.slow
+def test_one_seed_of_graphs_has_the_interval_of_its_folds():
+    plans = [str(experiments.plan(experiments.load(x, seeds=1))) for x in ("graphs", "corrections")]
+    assert ["One seed, so" in plan for plan in plans] == [False, True]
+
+
 def test_a_plan_says_which_recorded_models_are_trained_anew(checkout, monkeypatch):
     """Records have scores; a page that asks for models trains those that were not kept."""
     monkeypatch.setenv("HNLIB_PLAN", "1")

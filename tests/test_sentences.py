@@ -77,6 +77,10 @@ def test_the_digest_of_a_corpus_sees_where_documents_begin(corpus):
     "documents, message",
     [
         (["two sentences. as a text"], "mine must be lists of at least 2 sentences"),
+        (
+            [["a title"], ["one", "two"]],
+            r"documents \[0\] \(a file has one sentence a line, and an empty",
+        ),
         ([["one", "two"], ["three", " "]], "sentence 3 is empty"),
     ],
 )

@@ -368,10 +368,11 @@ def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
     fits = published.fits.get(dataset, published.fits.get(own, {}))
     first = next(iter(asked.get("blocks", published.blocks)))
     usual_here = published.fields | published.blocks.get(first, {})
+    fitted = {}
     if dataset:
         kind = kinds.run_class(usual_here["kind"])  # blocks may be of several
-        fits = kind.fitting(dataset, usual_here | fits | asked) | fits
-    changed = unusual(_in_blocks(published.blocks, fits | asked))
+        fitted = kind.fitting(dataset, usual_here | fits | asked)
+    changed = unusual(_in_blocks(published.blocks, fits | of_small | fitted | given))
     if not changed:
         return _apart(published, given, asked)
     here, no_block = usual | changed, f"{name}.toml has no block"
@@ -382,7 +383,11 @@ def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
         arms, places = making.regridded(known, published.grids, arms, over)
     few = {} if "arms" in given else places  # a new point is in the place of those that were kept
 
+    asked_of_all = {key for key, value in fitted.items() if value is True and key in changed}
+
     def kept(arms: dict) -> dict:
+        # an arm that is told from others by what these data ask of all would be another once more
+        arms = {x: arm for x, arm in arms.items() if not asked_of_all & arm.keys()}
         stays = lambda x: any(making.stands_for(x, one, few, any) for one in here["arms"])  # noqa: E731
         return {x: arms[x] for x in arms if stays(x)}
 

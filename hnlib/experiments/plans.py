@@ -15,8 +15,8 @@ from typing import NamedTuple
 from hnlib.experiments.design import Design
 from hnlib.experiments.found_records import found
 from hnlib.experiments.words import DASH, machine
-from hnlib.training import records
-from hnlib.training.config import Engine, canonical
+from hnlib.training import kinds, records
+from hnlib.training.config import Engine, canonical, defaults
 from hnlib.training.index import setting_of
 
 UNKNOWN = "unknown"
@@ -108,7 +108,7 @@ class Row:
     left: tuple[Cost, ...]
     waits: tuple[str, ...]  # arms that are not chosen yet
     closed: str
-    alone: bool = False  # whether one seed was asked for
+    alone: bool = False  # whether one seed was asked for, of data without folds
     beside: bool = False  # whether changed runs are compared with recorded ones
 
     @property
@@ -238,6 +238,8 @@ def plan(*designs: Design, device: str = "auto", engine: str | dict | Engine | N
         seen |= left.keys()
         runs = len(have.planned()) - len(left) + len(new)  # without arms not chosen yet
         alone = "seeds" in design.changed and len(design.seeds) == 1
+        # else the folds of one seed have an interval
+        alone &= "folds" not in defaults(kinds.run_class(design.fields["kind"]))
         beside = bool(design.changed) and runs > len(new)
         rows.append(Row(design.name, runs, tuple(new), tuple(waits), design.closed, alone, beside))
     spread = Engine.of(engine)
