@@ -370,7 +370,7 @@ def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
     usual_here = published.fields | published.blocks.get(first, {})
     if dataset:
         kind = kinds.run_class(usual_here["kind"])  # blocks may be of several
-        fits = kind.fitting(dataset, usual_here | fits | asked) | fits
+        fits = kind.fitting(dataset, usual_here | fits | asked, asked) | fits
     changed = unusual(_in_blocks(published.blocks, fits | asked))
     if not changed:
         return _apart(published, given, asked)
