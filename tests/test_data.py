@@ -13,6 +13,7 @@ from drawn import seeded
 from PIL import Image
 from scripts import ROOT
 
+from builder import own_data
 from hnlib import _files, methods
 from hnlib.images import data, encoders, registry, task
 from hnlib.images._torchvision import torchvision
@@ -127,11 +128,28 @@ def test_a_data_set_and_an_encoder_are_one_entry_each(tmp_path, monkeypatch, pri
         assert "60,000 training images, train_size" in refuses(*words, "60001")
         assert "ask for 60,001" in refuses(*words, "60000", "--validation", "1")
         assert prints(*words, "60000", "--encoder", "resnet34")
-        run = ImageRun(dataset="fashion-mnist", train_size=60_001)
-        run.check_names(tmp_path)  # the file there is used as it is, and may have more
+        with pytest.raises(ValueError, match="Fashion-MNIST has 6 training images"):
+            ImageRun(dataset="fashion-mnist", train_size=7).check_names(tmp_path)  # in that file
     finally:
         registry.DATASETS.pop("fashion-mnist", None)
         registry.ENCODERS.pop("resnet34", None)
+
+
+def test_more_images_than_there_are_is_refused_before_anything_trains(tmp_path):
+    """Else the experiments of a page that ask for fewer would train first."""
+    folder = own_data.pictures(tmp_path / "mine", (50, 75))  # 100 to train on
+    usual = dict(dataset=folder, validation=20, batch_size=30)
+    for most, more, said in (
+        (dict(train_size=80), dict(train_size=81), "mine has 100 training images, "),
+        (dict(batch_size=80), dict(batch_size=81), "at most the 80 images for training, got 81"),
+        (dict(train_size=30), dict(train_size=29), "at most the 29 images for training, got 30"),
+    ):
+        ImageRun(**usual | most).check_names()
+        with pytest.raises(ValueError, match=said):
+            ImageRun(**usual | more).check_names()
+    ImageRun(dataset="stl10", batch_size=6000).check_names(tmp_path)  # of its 105,000
+    with pytest.raises(ValueError, match="validation must be less than the 100"):
+        data.hold_out(data.load(folder), 100)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

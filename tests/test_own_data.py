@@ -161,6 +161,12 @@ def test_what_fits_a_data_set_can_be_trained_and_leaves_what_fits(seed):
     assert ImageRun.fitting(name, size) == {}  # what fits stays
 
 
+def test_the_training_part_makes_room_for_the_validation_that_a_reader_asks_for():
+    chosen = dict(train_size=10_000, validation=500, batch_size=64)
+    assert ImageRun.fitting("digits", chosen, {"validation"}) == {"train_size": 937}
+    assert ImageRun.fitting("digits", chosen) == {"validation": 287, "train_size": 1150}
+
+
 def test_sizes_of_a_text_are_known_before_it_is_read(tmp_path):
     own = text(tmp_path / "mine.txt")
     fit = SentenceRun.fitting(own, {"train_size": 10_000, "batch_size": 512})

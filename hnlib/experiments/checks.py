@@ -20,7 +20,7 @@ def check(made: Design, published: Design) -> None:
     if made.changed.get("epochs", (1, 1))[1] == 0:  # all arms would be one
         raise ValueError("epochs must be at least 1, got 0; without them nothing is compared")
     of_keys: dict[tuple, str] = {}
-    tried = set()
+    tried, counted = set(), set()
     for block, name, run in made.runs():
         # what a grid varies is named anew, but for what its points extend
         words = made.own(name, block).get("extends", "") if name in gridded else name
@@ -31,10 +31,14 @@ def check(made: Design, published: Design) -> None:
                 f"{same!r} and {name!r} of {made.name}.toml would be one run at {here}; "
                 "leave one of them out by arms=[...]"
             )
+        sizes = (getattr(run, x, None) for x in ("train_size", "validation", "batch_size"))
+        named = run.dataset, run.encoder, *sizes
+        if named not in counted:  # the pictures of a folder are counted for it
+            counted.add(named)
+            run.check_names()
         case = run.dataset, run.encoder, run.method, config.canonical(run.options)
         if case not in tried:
             tried.add(case)
-            run.check_names()
             if run.method is not None and (run.entry or run.method not in by_page):
                 kinds.task_class(run.kind).build_method(run.resolved())
         by = [rule["by"] for rule in made.chosen_in(block).values()]

@@ -371,7 +371,7 @@ def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
     fitted = {}
     if dataset:
         kind = kinds.run_class(usual_here["kind"])  # blocks may be of several
-        fitted = kind.fitting(dataset, usual_here | fits | asked)
+        fitted = kind.fitting(dataset, usual_here | fits | asked, given)
     changed = unusual(_in_blocks(published.blocks, fits | of_small | fitted | given))
     if not changed:
         return _apart(published, given, asked)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Container
+from contextlib import suppress
 from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 from cyclopts import Parameter
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from hnlib._files import data_folder
+from hnlib._files import DAMAGED, data_folder
 from hnlib.images.registry import DATASETS, ENCODERS, training_images
 from hnlib.training.config import Configuration, Rare, checked, listed
 
@@ -167,12 +169,16 @@ class ImageRun(Configuration):
         return usual | recipe.get(self.method, {}).get(self.dataset, {})
 
     @classmethod
-    def fitting(cls, dataset: str, chosen: dict) -> dict:
+    def fitting(cls, dataset: str, chosen: dict, asked: Container[str] = ()) -> dict:
         """Return validation, training and batch size where those chosen ask for too many images."""
         if (count := training_images(dataset)) is None:
             return {}
         batch, size = chosen.get("batch_size") or 256, chosen.get("train_size")
-        validation = min(chosen.get("validation") or 0, count // 5)
+        validation = chosen.get("validation") or 0
+        if "validation" not in asked:
+            validation = min(validation, count // 5)
+        elif validation >= count:
+            return {}  # nothing fits, which `check_names` says
         left = min(size or count, count - validation)
         fit = {"validation": validation, "train_size": left if size else None}
         if batch > left // 2:
@@ -180,16 +186,33 @@ class ImageRun(Configuration):
         return {k: v for k, v in fit.items() if v is not None and v != chosen.get(k)}
 
     def check_names(self, root: Path | None = None, given: Container[str] = ()) -> None:
-        """Raise ValueError for unknown names, or more images than the data set has.
+        """Raise ValueError for unknown names, and for more images than there are to train on.
 
-        A file in its place is used as it is, so how many it has is known when it is read.
+        A file in its place is used as it is, so its images are counted.
         """
         super().check_names(root, given)
-        known, wanted = DATASETS.get(self.dataset), (self.train_size or 0) + self.validation
-        placed = (data_folder(root, "images") / f"{self.dataset}.npz").exists()
-        if known and "dataset" not in given and not placed and wanted > known.train:
-            sizes = f"train_size and validation ask for {wanted:,}"
-            raise ValueError(f"{known.title} has {known.train:,} training images, {sizes}")
+        count = None if "dataset" in given else self._training_images(root)
+        wanted = (self.train_size or 0) + self.validation
+        if count is not None and wanted > count:
+            title, sizes = self.dataset_title(self.dataset), "train_size and validation ask for"
+            raise ValueError(f"{title} has {count:,} training images, {sizes} {wanted:,}")
+        known = DATASETS.get(self.dataset)
+        if known and len(known.parts) > 2:  # images without labels may come to them
+            count = None
+        left = self.train_size or (count or 0) - self.validation
+        batch = self.batch_size or self.defaults_for_run()["batch_size"]
+        if self.epochs != 0 and 0 < left < batch:
+            raise ValueError(
+                f"batch_size must be at most the {left:,} images for training, got {batch}"
+            )
+
+    def _training_images(self, root: Path | None) -> int | None:
+        """Return how many images there are for training and validation; None if unknown."""
+        placed = data_folder(root, "images") / f"{self.dataset}.npz"
+        if self.dataset not in DATASETS or not placed.exists():
+            return training_images(self.dataset)
+        with suppress(*DAMAGED, KeyError), np.load(placed, allow_pickle=False) as file:
+            return len(file["y_train"])  # whoever reads the images says what is wrong with them
 
     def display_values(self) -> dict:
         """Return the fields as numbers and words, an augmentation of ours by its name."""

@@ -136,6 +136,10 @@ def subset(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
 
 def hold_out(dataset: Dataset, n: int) -> Dataset:
     """Set aside `n` training images for validation, balanced by class."""
+    if n >= (count := len(dataset.x_train)):
+        raise ValueError(
+            f"validation must be less than the {count:,} training images of {dataset.name}, got {n}"
+        )
     chosen = _balanced(dataset, n, seed=0)
     rest = np.setdiff1d(np.arange(len(dataset.x_train)), chosen)
     x, y = dataset.x_train, dataset.y_train

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Annotated, ClassVar, Literal
 
 from cyclopts import Parameter
@@ -130,7 +131,7 @@ class RetrievalRun(Configuration):
     encoders: ClassVar = ENCODERS
 
     @classmethod
-    def fitting(cls, dataset: str, chosen: dict) -> dict:
+    def fitting(cls, dataset: str, chosen: dict, asked: Container[str] = ()) -> dict:
         """Return a smaller batch where a collection of yours has too few pairs; it is read.
 
         Training queries near test queries are left out unless all are, as of Banking77.

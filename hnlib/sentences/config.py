@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -74,7 +75,7 @@ class SentenceRun(Configuration):
     encoders: ClassVar = ENCODERS
 
     @classmethod
-    def fitting(cls, dataset: str, chosen: dict) -> dict:
+    def fitting(cls, dataset: str, chosen: dict, asked: Container[str] = ()) -> dict:
         """Return training and batch size where those chosen ask for more pairs than a text has."""
         path = Path(dataset.removeprefix("text:")).expanduser()
         if not dataset.startswith("text:") or not path.is_file():

@@ -249,8 +249,11 @@ class Configuration:
         return getattr(cls.datasets.get(name), "title", short if word else name)
 
     @classmethod
-    def fitting(cls, dataset: str, chosen: dict) -> dict:
-        """Return what must be smaller than `chosen` for a data set, as far as its size is known."""
+    def fitting(cls, dataset: str, chosen: dict, asked: Container[str] = ()) -> dict:
+        """Return what must be smaller than `chosen` for a data set, as far as its size is known.
+
+        What a reader `asked` for is what a run will have, whatever is returned for it.
+        """
         return {}
 
     def validates(self) -> bool:
