@@ -193,13 +193,24 @@ def test_a_dimension_decides_once_all_its_searches_have_ended(new_checkout):
     assert limit.verdicts(pd.DataFrame(rows))[0]["verdict"] == "refuted"
 
 
-def test_the_ledger_has_each_run_once_and_only_planned_ones():
+def test_the_ledger_has_each_planned_run_once_and_no_other():
     plan, ledger = limit.plan(), limit.runs()
     key = ["part", "d", "n", "t", "beta", "seed"]
     assert not ledger.duplicated(key).any()
     planned = {*limit.settings().itertuples(index=False, name=None)}
-    assert {*ledger[["part", "d", "t", "beta"]].itertuples(index=False, name=None)} <= planned
+    assert {*ledger[["part", "d", "t", "beta"]].itertuples(index=False, name=None)} == planned
+    assert len(limit.critical(ledger)) == len(planned), "a search has not ended"
     sizes = ledger.groupby(["part", "d", "n", "t", "beta"])["seed"].agg(set)
     assert all(seeds == {*plan["seeds"]} for seeds in sizes)
     assert (ledger["solved"] == (ledger["last"] == 1)).all()
     assert (ledger["margin"].where(ledger["solved"], -ledger["margin"]) >= 0).all()
+
+
+def test_the_text_for_limit_s_authors_has_the_numbers_of_the_ledger():
+    found = limit.critical(limit.runs())
+    text = (ROOT / "book/upstream/limit.txt").read_text("utf-8")
+    table = [line.strip("| ").split(" | ") for line in text.splitlines() if line[:3] == "| d"]
+    assert [row[0] for row in table] == ["d = 5", "d = 6", "d = 7", "d = 8"]
+    for d, row in enumerate(table, 5):
+        fixed = [limit.of(found, "fixed", d, t) for t in (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005)]
+        assert [int(x) for x in row[1:]] == [*fixed, limit.printed()[d]]
