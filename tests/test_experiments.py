@@ -264,3 +264,14 @@ def test_an_arm_is_at_the_edge_of_what_was_tried_or_inside(load):
     wider = '[arms]\n"tilt lr0.4" = { extends = "tilt", lr = 0.4, blocks = ["large"] }'
     edges = experiments.edges(load(wider, score=lr))
     assert "small, tilt tuned, lr = 0.1" in edges and "large" not in edges
+
+
+def test_what_is_told_of_a_changed_design_names_no_arms_that_a_grid_replaced():
+    """Those that small keeps are patterns of points that are not run then; one's own are asked for."""
+    kept = experiments.load("map", small=True)
+    assert "arms = " in execution.told(kept)
+    points = {"temperature": [0.1, 0.2], "beta": [0, 1]}
+    for arms, named in ({}, False), ({"arms": ["t0.1*"]}, True):
+        made = experiments.load("map", small=True, grid=points, **arms)
+        words = execution.told(made)
+        assert "grid = " in words and ("arms = " in words) == named

@@ -104,6 +104,14 @@ def test_a_collection_of_which_all_is_linked_is_trained_on_all(tmp_path):
         assert "leak" not in linked.names([*linked.blocks][-1])
 
 
+def test_ranks_beyond_the_documents_of_a_collection_are_not_mined(tmp_path):
+    """The arm is left out where it could not be trained, and stays where it just can."""
+    for count, there in ((100, False), (101, True)):
+        own = collection(tmp_path / f"{count}", count)
+        names = experiments.load("search", dataset=own).names("random")
+        assert "mined" in names and ("ranks 30 to 100" in names) == there
+
+
 def test_a_folder_smaller_than_a_small_page_is_trained_on_whole(tmp_path):
     """What small says yields to the images that there are, and what is asked for does not."""
     own = pictures(tmp_path / "mine")

@@ -78,6 +78,16 @@ def test_of_few_cells_or_equal_scores_no_share_is_known():
     assert np.isnan([*same.ends(), *same.share()]).all()
 
 
+def test_of_cells_that_only_noise_tells_apart_no_share_is_known():
+    """And where γ explains next to nothing, the interval ends at none."""
+    flat = [sharpness_map.Map(invented(lambda *_: 0.5, 0.01, seed)).share() for seed in range(5)]
+    assert np.isnan(flat).all()
+    gammas = sorted({(1 + beta) / t for t, beta in CELLS})
+    rows = invented(lambda t, beta: 0.5 + 0.02 * (gammas.index((1 + beta) / t) % 2), 0.01, 1)
+    share, low, high = sharpness_map.Map(rows).share()
+    assert low == 0 < share < high < 0.5
+
+
 def test_seeds_that_lack_a_cell_do_not_count():
     runs = invented(by_sharpness).drop(len(CELLS) + 7)  # a cell of the second
     here = sharpness_map.Map(runs)

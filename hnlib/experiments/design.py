@@ -388,6 +388,7 @@ def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
     def kept(arms: dict) -> dict:
         # an arm that is told from others by what these data ask of all would be another once more
         arms = {x: arm for x, arm in arms.items() if not asked_of_all & arm.keys()}
+        arms = {x: arm for x, arm in arms.items() if not dataset or kind.serves(dataset, arm)}
         stays = lambda x: any(making.stands_for(x, one, few, any) for one in here["arms"])  # noqa: E731
         return {x: arms[x] for x in arms if stays(x)}
 

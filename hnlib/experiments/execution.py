@@ -165,16 +165,22 @@ def _work(designs: Iterable[Design], device: str, engine) -> Plan:
     return plan(*every, device=device, engine=engine)
 
 
+def told(design: Design) -> str:
+    """Return what of a changed design differs from the published one, in words."""
+    new = {key: value for key, (_, value) in design.changed.items()}
+    if new.get("grid") and new.get("arms") == design.small.get("arms"):
+        del new["arms"]  # points of the grid are in the place of those that small keeps
+    if "blocks" in new:
+        new["blocks"] = [design.title(block) for block in new["blocks"]]
+    if "seeds" in new:  # how many, and which
+        new["seeds"] = f"{len(design.seeds)} ({config.to_text(design.seeds)})"
+    return ", ".join(f"{key} = {config.to_text(value)}" for key, value in new.items())
+
+
 def _train(design: Design, **how) -> Found:
     if design.changed:
-        told = {key: new for key, (_, new) in design.changed.items()}
-        if "blocks" in told:
-            told["blocks"] = [design.title(block) for block in told["blocks"]]
-        if "seeds" in told:  # how many, and which
-            told["seeds"] = f"{len(design.seeds)} ({config.to_text(design.seeds)})"
-        changes = (f"{key} = {config.to_text(new)}" for key, new in told.items())
-        here = ", ".join(changes)
-        print(f"Not as published: {here}. What was found in the published runs is quoted.")
+        words = "What was found in the published runs is quoted."
+        print(f"Not as published: {told(design)}. {words}")
     _train_missing(design, math.inf, **how)
     for other in design.choosers():
         _made(found(other))

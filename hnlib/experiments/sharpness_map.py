@@ -82,7 +82,8 @@ class Map:
 
         The noise of seeds is subtracted. The other two numbers are its 95 % interval, simulated
         with normal errors around the means. All are NaN where there is no curve, of equal
-        scores, and of a single seed, whose noise is not known.
+        scores, of a single seed, whose noise is not known, and where cells differ hardly more than
+        their noise makes them.
         """
         accuracy, rng = self.accuracy(metric), np.random.default_rng(0)
         if accuracy.shape[1] < 2 or not self.has_curve or not accuracy.mean(1).var():
@@ -92,7 +93,9 @@ class Map:
         cells = np.eye(len(self.points))
         left = cells - smooth(self.gammas, cells)(self.gammas)
         drawn = [_explained(one, 2, left) for one in accuracy.mean(1)[:, None] + noise]
-        low, high = np.quantile(drawn, (0.025, 0.975))
+        if np.isnan(drawn).mean() > 0.025:
+            return math.nan, math.nan, math.nan
+        low, high = np.nanquantile(drawn, (0.025, 0.975))
         return _explained(accuracy, 1, left), float(low), float(high)
 
     def ends(self, low: float = 5.0, high: float = 60.0) -> tuple[float, float]:
@@ -169,8 +172,9 @@ def _noise(accuracy: np.ndarray) -> float:
 def _explained(accuracy: np.ndarray, times: int, left: np.ndarray) -> float:
     """Return the share explained, after subtracting the seeds' noise `times` times.
 
-    `left` [cells, cells] subtracts the fit from the means.
+    `left` [cells, cells] subtracts the fit from the means. NaN where the noise is all there is.
     """
     mean, variance = accuracy.mean(1), times * _noise(accuracy) ** 2 / accuracy.shape[1]
     lost = ((left @ mean) ** 2).sum() - (len(mean) - COEFFICIENTS) * variance
-    return 1 - max(0.0, lost) / (((mean - mean.mean()) ** 2).sum() - (len(mean) - 1) * variance)
+    between = ((mean - mean.mean()) ** 2).sum() - (len(mean) - 1) * variance
+    return min(1.0, max(0.0, 1 - max(0.0, lost) / between)) if between > 0 else math.nan

@@ -149,6 +149,17 @@ class RetrievalRun(Configuration):
             fit["batch_size"] = cls.smaller_batch(count // 2)
         return fit
 
+    @classmethod
+    def serves(cls, dataset: str, arm: dict) -> bool:
+        """Return whether a collection of yours, which is read, has the ranks that are mined."""
+        if not dataset.startswith("folder:") or not arm.get("ranks"):
+            return True
+        from hnlib.retrieval.data import load
+
+        collection = load(dataset)
+        judged = max(map(len, collection.split(True)[0].values()), default=0)
+        return arm["ranks"][1] <= len(collection.documents) - judged
+
     def validates(self) -> bool:
         """Return whether some queries validate; a collection of yours is read."""
         if known := DATASETS.get(self.dataset):

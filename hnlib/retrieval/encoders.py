@@ -70,6 +70,11 @@ def _transformer(name: str) -> Path:
 def transformer_tokenizer(run: RetrievalRun) -> Tokenizer:
     """Return the tokenizer of a transformer, which cuts texts at the run's `length`."""
     file = _transformer(run.encoder) / "tokenizer.json"
+    if not file.exists():
+        raise ValueError(
+            f"encoder must be hf:PATH of a folder with tokenizer.json, got {run.encoder!r}; "
+            "download the model, then name its folder"
+        )
     tokenizer = Tokenizer.from_str(file.read_text("utf-8"))
     if 0 not in tokenizer.get_added_tokens_decoder():
         raise ValueError(f"token 0 of {file} is {tokenizer.id_to_token(0)!r}; here it is padding")

@@ -256,6 +256,11 @@ class Configuration:
         """
         return {}
 
+    @classmethod
+    def serves(cls, dataset: str, arm: dict) -> bool:
+        """Return whether a data set is large enough for the fields of an arm."""
+        return True
+
     def validates(self) -> bool:
         """Return whether the data have a part to choose by, as far as that is known."""
         return True
