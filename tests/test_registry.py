@@ -34,7 +34,7 @@ NEW = {
 def test_a_new_data_set_is_one_entry(kind, monkeypatch, prints, refuses):
     known, (line, about) = REGISTRIES[kind], NEW[kind]
     about |= {"classes": 2} if kind in ("images", "graphs") else {}
-    words = ("train", kind, "--dataset", "new", "--dry-run", "--epochs", "1")
+    words = ("train", kind, "--dataset", "new", "--dry-run", "--epochs", "1", "--batch-size", "2")
     assert "got 'new'" in refuses(*words)
     monkeypatch.setitem(known.DATASETS, "new", known.DataSet("New", **about))
     assert line in prints("data") and "new" in prints(*words)
