@@ -113,7 +113,7 @@ def test_ranks_beyond_the_documents_of_a_collection_are_not_mined(tmp_path):
 
 
 def test_a_folder_smaller_than_a_small_page_is_trained_on_whole(tmp_path):
-    """What small says yields to the images that there are, and what is asked for is refused."""
+    """The sizes of a small page yield to the images that there are; those of a reader are refused."""
     own = pictures(tmp_path / "mine")
     sizes = [
         {run.train_size for *_, run in experiments.load("ground-cost", **given).runs()}

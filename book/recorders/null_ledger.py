@@ -45,7 +45,7 @@ def joined(known: dict, new: dict) -> dict:
     }
     tasks = {task: tasks[task] for task in null.protocol().blocks if task in tasks}
     effects = {task: one | {"effects": null.effects(one)} for task, one in tasks.items()}
-    outcome = null.Outcome(new["name"], new["protocol"], effects, len(new.get("attempts", "1")))
+    outcome = null.Outcome(new["name"], new["protocol"], effects, len(new["attempts"]))
     return new | {"tasks": tasks, "sentence": outcome.sentence}
 
 
