@@ -188,6 +188,15 @@ def test_sizes_of_a_text_are_known_before_it_is_read(tmp_path):
     assert len(pairs) > task.examples + sum(map(len, last.parts.values()))
 
 
+@pytest.mark.parametrize("name", ["topics", "text"])
+def test_more_pairs_than_a_corpus_has_are_refused_before_it_is_read(name, tmp_path):
+    dataset = text(tmp_path / "mine.txt") if name == "text" else name
+    examples = Task(SentenceRun(dataset=dataset, dimension=8), data_root=tmp_path).examples
+    SentenceRun(dataset=dataset, train_size=examples).check_names()
+    with pytest.raises(ValueError, match=f"train_size must be at most the {examples} pairs of "):
+        experiments.load("pairs", dataset=dataset, train_size=examples + 1)
+
+
 def test_the_sentence_that_follows_is_sought_among_all_others_of_its_half(tmp_path):
     """By a slow loop over cosines. Control: the loop that may answer with the question."""
     corpus = sentences.load(text(tmp_path / "mine.txt", (60, 50)), tmp_path)

@@ -275,9 +275,35 @@ def test_another_collection_is_trained_on_without_the_leak(monkeypatch):
 
 
 @pytest.mark.slow
-def test_films_keep_their_encoder_where_search_has_vectors_of_words(monkeypatch):
-    *search, films = designs("retrieval", monkeypatch, encoder="static")
-    assert {run.encoder for one in search for *_, run in one.runs()} == {"static"}
+def test_a_vocabulary_of_films_searches_no_texts(monkeypatch):
+    searched = {}
+    for dataset in "ml-100k", "flickr8k":
+        first, *_ = designs("retrieval", monkeypatch, dataset=dataset)
+        searched[dataset] = {run.transfer for *_, run in first.runs()}
+    assert searched["ml-100k"] == {()}
+    assert any(searched["flickr8k"]), "control"
+
+
+@pytest.mark.slow
+def test_a_changed_page_trains_no_arm_that_it_does_not_show(monkeypatch):
+    """The map's other arms serve published predictions; they stay there, and where one asks."""
+    asked = ["t*", "ot e1", "released"]
+    for given, there in (
+        ({"seeds": 1}, True),
+        ({"lr": 0.01}, False),
+        ({"grid": {"beta": [0, 3]}}, False),
+        ({"lr": 0.01, "arms": asked}, True),
+    ):
+        first, *_ = designs("hardness-or-temperature", monkeypatch, **given)
+        assert any(name.startswith("ot ") for name in first.names("CIFAR-10")) == there
+        assert first.like("t* b*", "CIFAR-10")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoder", ["static", "minilm"])
+def test_films_keep_their_encoder_where_search_has_one_of_words(encoder, monkeypatch):
+    *search, films = designs("retrieval", monkeypatch, encoder=encoder)
+    assert {run.encoder for one in search for *_, run in one.runs()} == {encoder}
     assert {run.encoder for one in films.choosers() for *_, run in one.runs()} == {"bag"}
     with pytest.raises(ValueError, match="dimension must be 256 with static vectors, got 64"):
         RetrievalRun(encoder="static", dimension=64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -165,6 +165,15 @@ def standing(left: dict[str, dict], before: dict[str, dict]) -> dict[str, dict]:
         return merged(whole(before[base]), {k: v for k, v in arm.items() if k != "extends"})
 
     return {name: whole(arm) for name, arm in left.items()}
+
+
+def flat(arms) -> Iterator[str]:
+    """Yield the names of nested pairs of arms, or of named lists of them."""
+    if isinstance(arms, str):
+        yield arms
+    else:
+        for one in arms.values() if isinstance(arms, dict) else arms:
+            yield from flat(one)
 
 
 def several(patterns) -> list[str]:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from hnlib.experiments import comparisons
+from hnlib.experiments.arms import flat
 from hnlib.experiments.comparisons import Effect
-from hnlib.experiments.design import Design, flat, names
+from hnlib.experiments.design import Design, names
 from hnlib.experiments.found_records import Found, recorded
 from hnlib.experiments.words import DASH, TITLES, interval
 from hnlib.training import kinds, records

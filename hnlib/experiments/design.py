@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass
 from hnlib._files import own_name
 from hnlib.experiments import arms as making
 from hnlib.experiments import evidence
-from hnlib.experiments.arms import SCHEMA, merged
+from hnlib.experiments.arms import SCHEMA, flat, merged
 from hnlib.experiments.checks import check
 from hnlib.experiments.evidence import one_of
 from hnlib.training import config, kinds
@@ -104,6 +104,19 @@ class Design:
         few, (usual, _) = self.seeds[:count], self.changed.get("seeds", (self.seeds, ()))
         changed, given = self.changed | {"seeds": (usual, few)}, self.given | {"seeds": few}
         return replace(self, seeds=few, changed=changed, given=given)
+
+    def without(self, *unseen: str) -> Design:
+        """Return this design without arms that serve published predictions and that no page shows.
+
+        A published experiment is whole, and arms that were asked for stay.
+        """
+        if self.is_part or "arms" in self.given:
+            return self
+        arms = {}
+        for block, every in self.arms.items():
+            gone = {x for pattern in unseen for x in self.like(pattern, block)}
+            arms[block] = making.standing({x: every[x] for x in every if x not in gone}, every)
+        return replace(self, arms=arms)
 
     def metric(self, block: str = "") -> str:
         """Return the metric that decides in a block."""
@@ -234,15 +247,6 @@ class Design:
         """Return the other designs whose runs choose arms of this one."""
         every = dict.fromkeys(self.choosing(rule) for rule in self.chosen.values())
         return [other for other in every if other is not self]
-
-
-def flat(arms) -> Iterator[str]:
-    """Yield the names of nested pairs of arms, or of named lists of them."""
-    if isinstance(arms, str):
-        yield arms
-    else:
-        for one in arms.values() if isinstance(arms, dict) else arms:
-            yield from flat(one)
 
 
 def load(name: str, *, small: bool = False, **parameters) -> Design:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 
 from hnlib.experiments import compared, comparisons
+from hnlib.experiments.arms import flat
 from hnlib.experiments.comparisons import Effect
-from hnlib.experiments.design import flat
 from hnlib.experiments.found_records import Found
 from hnlib.experiments.sharpness_map import Map
 from hnlib.experiments.words import interval, percent

@@ -134,10 +134,13 @@ class RetrievalRun(Configuration):
     def fitting(cls, dataset: str, chosen: dict, asked: Container[str] = ()) -> dict:
         """Return a smaller batch where a collection of yours has too few pairs; it is read.
 
-        Training queries near test queries are left out unless all are, as of Banking77.
+        Training queries near test queries are left out unless all are, as of Banking77. A
+        vocabulary of users and films searches no texts.
         """
         if not dataset.startswith("folder:"):
-            return {"leak": dataset == "banking77"}
+            known = DATASETS.get(dataset)
+            films = {"transfer": ()} if known and known.form == "RecBole" else {}
+            return {"leak": dataset == "banking77"} | films
         from hnlib.retrieval.data import load
 
         collection, which = load(dataset), chosen.get("pairs") or defaults(cls)["pairs"]

@@ -27,6 +27,17 @@ def trained_pairs(count: int) -> int:
     return count - count // 10 - 1
 
 
+def counted_pairs(dataset: str) -> int | None:
+    """Return the pairs that a corpus has to train on; a text of yours is read; None if unknown."""
+    if known := DATASETS.get(dataset):
+        return known.sentences - known.documents  # neighbours in a document
+    path = Path(dataset.removeprefix("text:")).expanduser()
+    if not dataset.startswith("text:") or not path.is_file():
+        return None
+    documents = re.split(r"\n{2,}", path.read_text("utf-8-sig").strip("\n"))
+    return trained_pairs(sum(part.count("\n") for part in documents))
+
+
 @dataclass(frozen=True, kw_only=True, config=checked)
 class SentenceRun(Configuration):
     """An encoder of sentences, trained on neighbours of a corpus, with a tokenizer learned on it.
@@ -77,17 +88,24 @@ class SentenceRun(Configuration):
     @classmethod
     def fitting(cls, dataset: str, chosen: dict, asked: Container[str] = ()) -> dict:
         """Return training and batch size where those chosen ask for more pairs than a text has."""
-        path = Path(dataset.removeprefix("text:")).expanduser()
-        if not dataset.startswith("text:") or not path.is_file():
+        if not dataset.startswith("text:") or (count := counted_pairs(dataset)) is None:
             return {}
-        documents = re.split(r"\n{2,}", path.read_text("utf-8-sig").strip("\n"))
-        count = trained_pairs(sum(part.count("\n") for part in documents))
         size, batch = chosen.get("train_size"), chosen.get("batch_size") or 256
         used = min(size or count, count)
         fit = {"train_size": used if size else None}
         if batch > used // 4:
             fit["batch_size"] = cls.smaller_batch(used // 4)
         return {k: v for k, v in fit.items() if v is not None and v != chosen.get(k)}
+
+    def check_names(self, root: Path | None = None, given: Container[str] = ()) -> None:
+        """Raise ValueError for unknown names, and for more pairs than a corpus has."""
+        super().check_names(root, given)
+        count = None if "dataset" in given else counted_pairs(self.dataset)
+        if count is not None and (self.train_size or 0) > count:
+            title = self.dataset_title(self.dataset)
+            raise ValueError(
+                f"train_size must be at most the {count} pairs of {title}, got {self.train_size}"
+            )
 
     def defaults_for_run(self) -> dict:
         """Return the defaults of fields that are None."""
