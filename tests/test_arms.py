@@ -286,6 +286,16 @@ def test_several_designs_have_the_same_parameters_where_these_concern_them(load)
     assert experiments.load("map", grid=same) is experiments.load("map")
 
 
+def test_what_a_grid_is_told_helps():
+    """It names no word of files, and points of one sharpness are not told apart by digits."""
+    with pytest.raises(
+        ValueError, match=r"^no grid here varies 'extend'; the nearest is 'lr'|of: lr"
+    ):
+        experiments.load("labels-rates", grid={"extend": ["x"]})
+    with pytest.raises(ValueError, match=r"name 'tilt40 .*'; \(1 \+ beta\)/temperature is one num"):
+        experiments.load("banking77-rates", grid={"temperature": [0.05, 0.1], "beta": [1.0, 3.0]})
+
+
 def test_a_number_leaves_the_blocks_that_still_differ(load):
     """A rate for both bags of words; one encoder for both would be two blocks of one run."""
     assert [*experiments.load("search", lr=0.03).blocks] == ["static", "random"]

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from processes import printed_by
 
+from builder.own_data import collection as write_collection
 from hnlib import __main__ as cli
 from hnlib.images.config import ImageRun
 from hnlib.notebooks import execute
@@ -129,11 +130,19 @@ def test_an_unknown_encoder_or_data_set_is_refused_before_anything_is_read(
 
 
 def test_a_path_of_ones_own_and_a_folder_beside_the_collections_are_known(tmp_path):
-    (tmp_path / "retrieval/mine").mkdir(parents=True)
-    (tmp_path / "retrieval/mine/corpus.jsonl").touch()
-    for kind, name in (("images", "folder:x@64"), ("sentences", "text:x"), ("retrieval", "mine")):
+    write_collection(tmp_path / "retrieval/mine", 600)
+    own = (("images", f"folder:{tmp_path}@64"), ("graphs", f"folder:{tmp_path}"))
+    for kind, name in (*own, ("images", "folder:recorded-0123abcd@64"), ("retrieval", "mine")):
         kinds.run_class(kind)(dataset=name).check_names(tmp_path)
-    kinds.run_class("retrieval")(encoder="hf:x").check_names(tmp_path)
+    kinds.run_class("retrieval")(encoder=f"hf:{tmp_path}").check_names(tmp_path)
+    for kind, fields in (
+        ("images", {"dataset": "folder:x@64"}),
+        ("sentences", {"dataset": "text:x"}),
+        ("graphs", {"dataset": "folder:x"}),
+        ("retrieval", {"encoder": "hf:x"}),
+    ):
+        with pytest.raises(ValueError, match=r"that is there, got '(folder|text|hf):x"):
+            kinds.run_class(kind)(**fields).check_names(tmp_path)
     kinds.run_class("images")(dataset="x", encoder="y").check_names(given=("dataset", "encoder"))
     with pytest.raises(ValueError, match="got 'mine'"):
         kinds.run_class("retrieval")(dataset="mine").check_names(tmp_path / "other")

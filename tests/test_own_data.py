@@ -12,6 +12,8 @@ from hnlib import _files, experiments
 from hnlib.images import data as images
 from hnlib.images.config import ImageRun
 from hnlib.images.registry import DATASETS, training_images
+from hnlib.retrieval import task as retrieval
+from hnlib.retrieval.config import RetrievalRun
 from hnlib.sentences import data as sentences
 from hnlib.sentences.config import SentenceRun
 from hnlib.sentences.evaluation import NextSentence
@@ -112,6 +114,38 @@ def test_ranks_beyond_the_documents_of_a_collection_are_not_mined(tmp_path):
         assert "mined" in names and ("ranks 30 to 100" in names) == there
 
 
+def test_a_batch_that_pairs_cannot_fill_is_refused_before_anything_is_trained(tmp_path):
+    """Whatever arms come first: some train on nothing, some do not ask for distinct documents."""
+    own = collection(tmp_path / "mine", 60)
+    for given, message in (
+        (dict(dataset=own, batch_size=31), "at most the 30 pairs for training of mine, got 31"),
+        (dict(dataset="generated", batch_size=700), "the 699 pairs for training of generated, got"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            experiments.load("two-towers", **given)
+        assert experiments.load("two-towers", **given | {"batch_size": given["batch_size"] - 1})
+    questions = tmp_path / "mine/qrels/train.tsv"
+    lines = [f"{i}\t{j}\t1\n" for i in range(30) for j in range(i % 3, 12, 3)]
+    questions.write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
+    with pytest.raises(ValueError, match="at most the 12 documents of the pairs of mine, as a dis"):
+        experiments.load("batches", dataset=own, batch_size=13)
+    (distinct,) = {
+        one.batch_size
+        for *_, one in experiments.load("batch-rates", dataset=own).runs()
+        if one.composition == "distinct"
+    }
+    assert distinct <= 12
+    run = RetrievalRun(dataset=own, composition="distinct", batch_size=distinct, dimension=8)
+    assert retrieval.Task(run, data_root=tmp_path).batches(torch.Generator())
+
+
+def test_more_folds_than_a_class_of_graphs_has_are_refused_before_they_are_read(tmp_path):
+    own = graphs(tmp_path / "mine")
+    assert experiments.load("graphs", dataset=own, folds=11)
+    with pytest.raises(ValueError, match=r"folds must be at most 11, .* class of mine, got 12"):
+        experiments.load("graphs", dataset=own, folds=12)
+
+
 def test_a_folder_smaller_than_a_small_page_is_trained_on_whole(tmp_path):
     """The sizes of a small page yield to the images that there are; those of a reader are refused."""
     own = pictures(tmp_path / "mine")
@@ -192,9 +226,14 @@ def test_sizes_of_a_text_are_known_before_it_is_read(tmp_path):
 def test_more_pairs_than_a_corpus_has_are_refused_before_it_is_read(name, tmp_path):
     dataset = text(tmp_path / "mine.txt") if name == "text" else name
     examples = Task(SentenceRun(dataset=dataset, dimension=8), data_root=tmp_path).examples
-    SentenceRun(dataset=dataset, train_size=examples).check_names()
+    SentenceRun(dataset=dataset, train_size=examples, batch_size=examples).check_names()
     with pytest.raises(ValueError, match=f"train_size must be at most the {examples} pairs of "):
         experiments.load("pairs", dataset=dataset, train_size=examples + 1)
+    for size, most in ((None, examples), (20, 20)):
+        given = dict(dataset=dataset, train_size=size, batch_size=most + 1)
+        SentenceRun(**given, epochs=0).check_names()  # what trains on none
+        with pytest.raises(ValueError, match=f"batch_size must be at most the {most} pairs"):
+            SentenceRun(**given).check_names()
 
 
 def test_the_sentence_that_follows_is_sought_among_all_others_of_its_half(tmp_path):

@@ -120,7 +120,7 @@ def test_every_encoder_of_texts_has_a_class():
     [
         ("map", "stl10", {"CIFAR-10": "STL-10"}),
         ("map", "cifar100", {"CIFAR-100": "CIFAR-100"}),
-        ("map", "folder:mine", {"CIFAR-10": "mine"}),
+        ("map", "folder:mine-01234567", {"CIFAR-10": "mine-01234567"}),
         ("search", "ml-100k", {"static": "static", "random": "random"}),
         ("graphs", "NCI1", {"MUTAG": "NCI1"}),
         ("null-1-quick", None, {"generated": "generated", "digits": "digits"}),

@@ -353,7 +353,7 @@ def test_a_plan_counts_what_is_shared_once_and_adds_up(checkout):
     runs = [*experiments.found(one).missing()]
     closed = replace(experiments.load("choice", max_steps=2), closed="nobody trains it")
     plan = experiments.plan(one, one, closed, device="cpu", engine=Engine(engine="processes"))
-    assert [len(row.left) for row in plan.rows] == [len(runs), 0, len(runs)]
+    assert [len(row.left) for row in plan.rows] == [len(runs), len(runs)]
     assert plan.left == len(runs) and "2 processes" in str(plan) and "time unknown" in str(plan)
     assert "choice: nobody trains it." in str(plan)
     here = records.environment()["hardware"]
@@ -469,6 +469,7 @@ def test_a_night_answers_with_whole_seeds(checkout, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "minutes have passed: 1 of 2 seeds are whole, and 3 runs are left" in said
     assert "a further hour makes it 2; the same call goes on from there" in said
+    assert "One seed, so no bar and no interval, whatever captions say: choice, main." in said
     experiments.train(small[0], device="cpu")  # of which nothing is left to cut
     whole = experiments.train_all(small, minutes=1 / 60, device="cpu")
     assert [one.design.seeds for one in whole] == [(5, 6), (7,)]

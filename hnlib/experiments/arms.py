@@ -64,7 +64,7 @@ def check_grid(known: Iterable[str], grid: Any) -> None:
     if not isinstance(grid, dict) or not grid:
         raise ValueError(f'grid must be like {{"temperature": [0.05, 0.1]}}, got {grid!r}')
     for key, given in grid.items():
-        one_of(known, key, "no grid here varies")
+        one_of([x for x in known if x not in SCHEMA], key, "no grid here varies")
         if not isinstance(given, list) or not given:
             raise ValueError(f"grid must have a list of values of {key}, got {given!r}")
         if twice := [x for i, x in enumerate(given) if x in given[:i]]:
@@ -138,8 +138,10 @@ def regridded(
         before = points(known, **grid)
         after = points(known, **grid | {"over": grid["over"] | new}) if new else before
         names = [name for name, _ in after]
+        same = "(1 + beta)/temperature is one number; leave one of them out"
+        remedy = same if "{gamma" in grid["name"] else "give fewer digits"
         if twice := [name for name in {*names} if names.count(name) > 1 and new]:
-            raise ValueError(f"grid has two points of the name {twice[0]!r}; give fewer digits")
+            raise ValueError(f"grid has two points of the name {twice[0]!r}; {remedy}")
         changed.append((before, after, bool(new)))
     found, places = {}, {}
     for block, before in arms.items():

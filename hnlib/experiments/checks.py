@@ -7,6 +7,11 @@ from typing import Any
 from hnlib.experiments import arms as making
 from hnlib.training import config, kinds
 
+#: Fields that `check_names` looks at
+NAMED = (
+    *("dataset", "encoder", "train_size", "validation", "batch_size"),
+    *("pairs", "leak", "composition"),
+)
 Design = Any  # hnlib.experiments.design.Design, which imports this module
 
 
@@ -31,8 +36,7 @@ def check(made: Design, published: Design) -> None:
                 f"{same!r} and {name!r} of {made.name}.toml would be one run at {here}; "
                 "leave one of them out by arms=[...]"
             )
-        sizes = (getattr(run, x, None) for x in ("train_size", "validation", "batch_size"))
-        named = run.dataset, run.encoder, *sizes
+        named = *(getattr(run, x, None) for x in NAMED), run.epochs == 0
         if named not in counted:  # the pictures of a folder are counted for it
             counted.add(named)
             run.check_names()
@@ -60,7 +64,7 @@ def check(made: Design, published: Design) -> None:
                 if not source.like(pattern, block):
                     raise ValueError(
                         f"{name!r} of {made.name}.toml is chosen among {pattern!r}, of which "
-                        f"{source.name} has no arm here; keep some, or leave {name!r} out by arms"
+                        f"{source.name} has no arm here; keep some"
                     )
 
 

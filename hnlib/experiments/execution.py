@@ -17,7 +17,7 @@ from hnlib.experiments import runner
 from hnlib.experiments.design import Design
 from hnlib.experiments.found_records import Found, found
 from hnlib.experiments.null_files import method_of
-from hnlib.experiments.plans import Plan, plan
+from hnlib.experiments.plans import ALONE, Plan, is_alone, plan
 from hnlib.experiments.words import where
 from hnlib.training import config, records
 
@@ -126,7 +126,10 @@ def _whole(designs: list[Design], minutes: float, **how) -> list[Design]:
             if not whole:
                 raise ValueError(said) from None
             print(said)
-            return [one if _is_over(one) else part for one, part in zip(designs, whole)]
+            designs = [one if _is_over(one) else part for one, part in zip(designs, whole)]
+            if alone := [one.name for one in designs if is_alone(one)]:
+                print(ALONE.format(", ".join(alone)))
+            return designs
         whole = these
     return whole
 

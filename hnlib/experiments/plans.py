@@ -20,6 +20,7 @@ from hnlib.training.config import Engine, canonical, defaults
 from hnlib.training.index import setting_of
 
 UNKNOWN = "unknown"
+ALONE = "One seed, so no bar and no interval, whatever captions say: {}."
 HEADS = ("experiment", "runs", "recorded", "to train", "minutes", "as on")
 
 
@@ -190,7 +191,7 @@ class Plan:
             memory = self._known(f"at most {most:.1f} GB each", sum(not one for one in every))
             yield f"In all {runs} to train {how}on {self.where}: time {time}; memory {memory}."
         if alone := [row.name for row in self.open if row.alone]:
-            yield f"One seed, so no bar and no interval, whatever captions say: {', '.join(alone)}."
+            yield ALONE.format(", ".join(alone))
         if beside := [row.name for row in self.open if row.beside and row.left]:
             yield (
                 f"{', '.join(beside)}: what is recorded may be of another processor than yours, "
@@ -209,6 +210,12 @@ class Plan:
         if not unknown:
             return text
         return f"{text} for {self.left - unknown:,} of them, {UNKNOWN} for the rest"
+
+
+def is_alone(design: Design) -> bool:
+    """Return whether one seed was asked for, of data without folds, which have an interval."""
+    folds = "folds" in defaults(kinds.run_class(design.fields["kind"]))
+    return "seeds" in design.changed and len(design.seeds) == 1 and not folds
 
 
 def plan(*designs: Design, device: str = "auto", engine: str | dict | Engine | None = None) -> Plan:
@@ -237,9 +244,9 @@ def plan(*designs: Design, device: str = "auto", engine: str | dict | Engine | N
         new = costs((run for key, run in left.items() if key not in seen), hardware, have.indices)
         seen |= left.keys()
         runs = len(have.planned()) - len(left) + len(new)  # without arms not chosen yet
-        alone = "seeds" in design.changed and len(design.seeds) == 1
-        # else the folds of one seed have an interval
-        alone &= "folds" not in defaults(kinds.run_class(design.fields["kind"]))
+        if left and not runs and any(row.name == design.name for row in rows):
+            continue  # all of it is in an earlier line, as of what chooses for two
+        alone = is_alone(design)
         beside = bool(design.changed) and runs > len(new)
         rows.append(Row(design.name, runs, tuple(new), tuple(waits), design.closed, alone, beside))
     spread = Engine.of(engine)

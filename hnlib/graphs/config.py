@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Container
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from cyclopts import Parameter
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
+from hnlib._files import own_path
 from hnlib.graphs.registry import DATASETS
 from hnlib.training.config import Configuration, Hidden, Rare, checked, listed
 
@@ -90,6 +94,19 @@ class GraphRun(Configuration):
         if self.framework == "graphcl":
             return super().catalogue
         return import_module("hnlib.graphs.methods").CATALOGUE
+
+    def check_names(self, root: Path | None = None, given: Container[str] = ()) -> None:
+        """Raise ValueError for unknown names, and for more folds than a class of yours has."""
+        super().check_names(root, given)
+        word, folder, _ = own_path(self.dataset)
+        files = [*folder.glob("*_graph_labels.txt")] if word and "dataset" not in given else []
+        if len(files) == 1:  # whoever reads the graphs says what is wrong with several, or none
+            fewest = min(Counter(files[0].read_text("utf-8").split()).values(), default=0)
+            if self.folds > fewest:
+                raise ValueError(
+                    f"folds must be at most {fewest}, the examples of the smallest class of "
+                    f"{self.dataset_title(self.dataset)}, got {self.folds}"
+                )
 
     def defaults_for_run(self) -> dict:
         """Return the defaults of fields that are None."""

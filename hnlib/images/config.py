@@ -200,7 +200,7 @@ class ImageRun(Configuration):
         if known and len(known.parts) > 2:  # images without labels may come to them
             count = None
         left = self.train_size or (count or 0) - self.validation
-        batch = self.batch_size or self.defaults_for_run()["batch_size"]
+        batch = self._batch
         if self.epochs != 0 and 0 < left < batch:
             raise ValueError(
                 f"batch_size must be at most the {left:,} images for training, got {batch}"

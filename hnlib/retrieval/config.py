@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from cyclopts import Parameter
@@ -10,7 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from hnlib._files import data_folder
-from hnlib.retrieval.registry import DATASETS, ENCODERS, OWN
+from hnlib.retrieval.registry import DATASETS, ENCODERS, LOCAL, OWN
 from hnlib.texts.registry import SIMILARITY
 from hnlib.training.config import Configuration, Positive, Rare, checked, defaults, listed
 
@@ -145,11 +146,10 @@ class RetrievalRun(Configuration):
 
         collection, which = load(dataset), chosen.get("pairs") or defaults(cls)["pairs"]
         fit: dict = {"leak": bool(collection.split(True)[0]) and not collection.split()[0]}
-        train, _ = collection.split(fit["leak"])
-        judged, titles = sum(map(len, train.values())), len(collection.titled)
-        count = judged * (which != "titles") + titles * (which != "judged")
-        if count and (chosen.get("batch_size") or 128) > count // 2:
-            fit["batch_size"] = cls.smaller_batch(count // 2)
+        answers = collection.answers(which, fit["leak"])
+        most = min(len(answers) // 2, len({*answers}))  # a batch may have each document once
+        if most and (chosen.get("batch_size") or 128) > most:
+            fit["batch_size"] = cls.smaller_batch(most)
         return fit
 
     @classmethod
@@ -162,6 +162,44 @@ class RetrievalRun(Configuration):
         collection = load(dataset)
         judged = max(map(len, collection.split(True)[0].values()), default=0)
         return arm["ranks"][1] <= len(collection.documents) - judged
+
+    def check_names(self, root: Path | None = None, given: Container[str] = ()) -> None:
+        """Raise ValueError for unknown names, and for batches that the pairs cannot fill.
+
+        A collection that is there is read for it.
+        """
+        super().check_names(root, given)
+        folder = Path(self.encoder.removeprefix(LOCAL)).expanduser()
+        if self.encoder.startswith(LOCAL) and "encoder" not in given and not folder.is_dir():
+            raise ValueError(f"encoder must name a folder that is there, got {self.encoder!r}")
+        made = self.dataset in DATASETS and not DATASETS[self.dataset].form
+        own = self.dataset.startswith("folder:")
+        there = made or own or (data_folder(root, "retrieval") / self.dataset).is_dir()
+        if "dataset" in given or self.epochs == 0 or not there:
+            return
+        from hnlib.retrieval.data import load
+
+        collection = load(self.dataset, root)
+        answers = collection.answers(self.pairs, self.leak)
+        if len(answers) < (batch := self._batch):
+            raise ValueError(
+                f"batch_size must be at most the {len(answers):,} pairs for training of "
+                f"{self.dataset_title(self.dataset)}, got {batch}"
+            )
+        topics = collection.topics
+        self.check_distinct([topics[x] for x in answers] if topics else answers, bool(topics))
+
+    def check_distinct(self, keys: Iterable[int], topics: bool) -> None:
+        """Raise ValueError if the pairs have too few documents, or topics, for a distinct batch."""
+        if self.composition != "distinct" or self.epochs == 0:
+            return
+        if (count := len({*keys})) < self._batch:
+            what = "topics" if topics else "documents"
+            raise ValueError(
+                f"batch_size must be at most the {count} {what} of the pairs of "
+                f"{self.dataset_title(self.dataset)}, as a distinct batch has each once, got "
+                f"{self._batch}"
+            )
 
     def validates(self) -> bool:
         """Return whether some queries validate; a collection of yours is read."""

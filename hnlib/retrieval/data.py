@@ -60,6 +60,11 @@ class Collection:
         """Return the documents with a title and a text."""
         return [i for i, title in enumerate(self.titles) if title and self.texts[i]]
 
+    def answers(self, which: str, leak: bool) -> list[int]:
+        """Return the document of each pair to train on, of "titles", "judged" or "both"."""
+        judged = itertools.chain.from_iterable(self.split(leak)[0].values())
+        return [*(self.titled if which != "judged" else ()), *(judged if which != "titles" else ())]
+
     def split(self, leak: bool = False) -> tuple[Judgements, Judgements]:
         """Return the training and the validation part.
 

@@ -76,6 +76,7 @@ class Task(task.Task):
         self.scorer = functools.cache(self._scorer)
         topics = self.collection.topics
         self.topics = torch.tensor(topics) if topics else None
+        run.check_distinct(self._once().tolist(), bool(topics))
         self.candidates: Tensor | None = None
 
     def _tokens(self, collection: data.Collection) -> Corpus:
@@ -185,12 +186,15 @@ class Task(task.Task):
             left = left[~chosen]
         return batches
 
+    def _once(self) -> Tensor:
+        """Return of each pair what a distinct batch has once: its topic if known, or document."""
+        return self.document if self.topics is None else self.topics[self.document]
+
     def _distinct(self, order: Tensor) -> list[Tensor]:
         """Put each pair into the first batch with room that lacks its document, or its topic."""
-        size, what = self.run.batch_size, self.document
-        what = what if self.topics is None else self.topics[what]
+        size = self.run.batch_size
         batches: list[dict[int, int]] = [{} for _ in range(self.examples // size)]
-        for pair, key in zip(order.tolist(), what[order].tolist()):
+        for pair, key in zip(order.tolist(), self._once()[order].tolist()):
             room = (one for one in batches if len(one) < size and key not in one)
             next(room, {})[key] = pair
         return [torch.tensor([*one.values()]) for one in batches if len(one) == size]

@@ -106,6 +106,13 @@ class SentenceRun(Configuration):
             raise ValueError(
                 f"train_size must be at most the {count} pairs of {title}, got {self.train_size}"
             )
+        left = self.train_size or count
+        if left is not None and self.epochs != 0 and left < self._batch:
+            remedy = "smaller one" + " or a larger train_size" * bool(self.train_size)
+            raise ValueError(
+                f"batch_size must be at most the {left} pairs for training, got {self._batch}; "
+                f"give a {remedy}"
+            )
 
     def defaults_for_run(self) -> dict:
         """Return the defaults of fields that are None."""

@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import json
 import math
+import re
 import warnings
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import field, fields, replace
@@ -271,10 +272,24 @@ class Configuration:
         return 2 ** max(1, (most // 2).bit_length() - 1)
 
     def check_names(self, root: Path | None = None, given: Container[str] = ()) -> None:
-        """Raise ValueError unless data set and encoder are known, or `given` as objects."""
+        """Raise ValueError unless data set and encoder are known, or `given` as objects.
+
+        Your own data must be there, unless they are named as in records.
+        """
+        word, path, _ = _files.own_path(self.dataset)
+        missing = word and "dataset" not in given and not path.exists()
+        if missing and not re.search(r"-[0-9a-f]{8}$", path.name):
+            raise ValueError(
+                f"dataset must name a file or folder that is there, got {self.dataset!r}"
+            )
         for name, choices in (("dataset", self.dataset_choices(root)), ("encoder", self.encoders)):
             if choices and name not in given:
                 check_choice(name, getattr(self, name), choices)
+
+    @property
+    def _batch(self) -> int:
+        """The size of a batch, also where it is the kind's default."""
+        return self.batch_size or self.defaults_for_run()["batch_size"]
 
     @property
     def catalogue(self) -> dict:
