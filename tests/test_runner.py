@@ -462,6 +462,7 @@ def test_a_night_answers_with_whole_seeds(checkout, monkeypatch, capsys):
     for module in (runner, execution):
         monkeypatch.setattr(module, "time", SimpleNamespace(time=looks.__next__))
     execution.train_all([one.first(1) for one in small], minutes=10, device="cpu")
+    capsys.readouterr()  # whose plan says it, too
     whole = experiments.train_all(small, minutes=1 / 60, device="cpu")
     assert [one.design.seeds for one in whole] == [(5,), (7,)]
     every = store.read(records.default_folder())
