@@ -426,6 +426,24 @@ def test_the_queue_trains_what_was_predicted_first_and_then_what_is_short(checko
     assert listed[1:4] == ["asked", "brief", "choice"]
 
 
+def test_data_that_are_missing_are_missed_before_anything_is_trained(checkout, monkeypatch):
+    """Those of a later experiment, or beside which one searches, too; runs that are recorded need none."""
+    monkeypatch.setenv("HNLIB_DATA", str(checkout / "data"))
+    here, transfer = (
+        experiments.load("choice", small=True, **x) for x in ({}, {"transfer": ["med"]})
+    )
+    for later in (experiments.load("choice", small=True, dataset="scifact"), transfer):
+        with pytest.raises(
+            ValueError, match=r"retrieval/(scifact|med) cannot be read .* put files"
+        ):
+            experiments.train_all([here, later], device="cpu")
+        assert not records.default_folder().exists()
+    for *_, run in transfer.runs():
+        for seed in transfer.seeds:
+            recorded(replace(run, seed=seed), records.default_folder(), 1.0, {}, ndcg=0.5)
+    assert experiments.train_all([here, transfer], device="cpu")
+
+
 def test_minutes_end_everything_and_the_same_call_goes_on(checkout):
     small = experiments.load("choice", small=True)
     with pytest.raises(ValueError, match="minutes have passed: 0 of 2 seeds are whole, and 4 runs"):

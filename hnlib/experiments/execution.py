@@ -17,7 +17,7 @@ from hnlib.experiments import runner
 from hnlib.experiments.design import Design
 from hnlib.experiments.found_records import Found, found
 from hnlib.experiments.null_files import method_of
-from hnlib.experiments.plans import ALONE, Plan, is_alone, plan
+from hnlib.experiments.plans import ALONE, is_alone, plan
 from hnlib.experiments.words import where
 from hnlib.training import config, records
 
@@ -78,13 +78,15 @@ def train_all(designs: Iterable[Design], *, minutes: float | None = None, **how)
                 f"{one.name} repeats or confirms {other.name} and would have its runs; give how "
                 "many seeds, not which"
             )
-    work = _work(designs, how.get("device", "auto"), how.get("engine"))
+    every = _with_choosers(designs)
+    work = plan(*every, device=how.get("device", "auto"), engine=how.get("engine"))
     lost = _lost(designs) if how.get("keep") else 0
     again = f"\nModels trained anew, because those recorded were not kept: {lost}." if lost else ""
     if "HNLIB_PLAN" in os.environ:
         raise Planned(f"{work}{again}")
     if any(one.changed for one in designs) or (work.left and "HNLIB_RECALL" not in os.environ):
         print(f"{work}{again}")
+    _check_data(every, how.get("data_root"))
     if minutes and "HNLIB_RECALL" not in os.environ:
         designs = _whole(designs, minutes, **how)
     return [_train(one, **how) for one in designs]
@@ -154,18 +156,28 @@ def _left(designs: list[Design], whole: int, how: dict) -> str:
     )
 
 
-def _work(designs: Iterable[Design], device: str, engine) -> Plan:
-    """Return the plan of designs and of what chooses their arms."""
+def _with_choosers(designs: Iterable[Design]) -> dict[Design, None]:
+    """Return designs, each after those that choose its arms."""
     every: dict[Design, None] = {}
-
-    def add(one: Design) -> None:
-        for other in one.choosers():
-            add(other)
-        every.setdefault(one)
-
     for one in designs:
-        add(one)
-    return plan(*every, device=device, engine=engine)
+        every |= _with_choosers(one.choosers())
+        every.setdefault(one)
+    return every
+
+
+def _check_data(designs: Iterable[Design], root: Path | str | None) -> None:
+    """Raise ValueError for data that are missing, before hours of training on others."""
+    seen = set()
+    for one in filter(_is_trained, designs):
+        for run in found(one).missing():
+            if (what := (run.dataset, getattr(run, "transfer", ()))) not in seen:
+                seen.add(what)
+                run.check_data(root)
+
+
+def _is_trained(design: Design) -> bool:
+    """Return whether runs of a design may be trained here."""
+    return not design.closed and (bool(design.changed) or "HNLIB_RECALL" not in os.environ)
 
 
 def told(design: Design) -> str:
@@ -195,7 +207,7 @@ def _train(design: Design, **how) -> Found:
 def _train_missing(design: Design, until: float, **how) -> None:
     if "loss" in design.given:
         how["method"] = functools.partial(method_of, *design.given["loss"])
-    if design.closed or (not design.changed and "HNLIB_RECALL" in os.environ):
+    if not _is_trained(design):
         return
     for other in design.choosers():
         if any(found(other).missing()):

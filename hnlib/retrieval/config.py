@@ -189,6 +189,13 @@ class RetrievalRun(Configuration):
         topics = collection.topics
         self.check_distinct([topics[x] for x in answers] if topics else answers, bool(topics))
 
+    def check_data(self, root: Path | str | None = None) -> None:
+        """Raise ValueError unless collections are in place that are not downloaded; reads them."""
+        from hnlib.retrieval.data import load
+
+        for name in (self.dataset, *self.transfer):
+            load(name, root)
+
     def check_distinct(self, keys: Iterable[int], topics: bool) -> None:
         """Raise ValueError if the pairs have too few documents, or topics, for a distinct batch."""
         if self.composition != "distinct" or self.epochs == 0:

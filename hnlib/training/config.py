@@ -286,6 +286,9 @@ class Configuration:
             if choices and name not in given:
                 check_choice(name, getattr(self, name), choices)
 
+    def check_data(self, root: Path | str | None = None) -> None:
+        """Raise ValueError unless data are in place that are not downloaded."""
+
     @property
     def _batch(self) -> int:
         """The size of a batch, also where it is the kind's default."""
