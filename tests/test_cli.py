@@ -11,6 +11,7 @@ import pytest
 from processes import printed_by
 
 from builder.own_data import collection as write_collection
+from builder.own_data import pictures
 from hnlib import __main__ as cli
 from hnlib.images.config import ImageRun
 from hnlib.notebooks import execute
@@ -131,7 +132,8 @@ def test_an_unknown_encoder_or_data_set_is_refused_before_anything_is_read(
 
 def test_a_path_of_ones_own_and_a_folder_beside_the_collections_are_known(tmp_path):
     write_collection(tmp_path / "retrieval/mine", 600)
-    own = (("images", f"folder:{tmp_path}@64"), ("graphs", f"folder:{tmp_path}"))
+    pictures(tmp_path / "pictures", (5, 400))
+    own = (("images", f"folder:{tmp_path}/pictures@64"), ("graphs", f"folder:{tmp_path}"))
     for kind, name in (*own, ("images", "folder:recorded-0123abcd@64"), ("retrieval", "mine")):
         kinds.run_class(kind)(dataset=name).check_names(tmp_path)
     kinds.run_class("retrieval")(encoder=f"hf:{tmp_path}").check_names(tmp_path)

@@ -141,8 +141,16 @@ def test_more_images_than_there_are_is_refused_before_anything_trains(tmp_path):
     usual = dict(dataset=folder, validation=20, batch_size=30)
     for most, more, said in (
         (dict(train_size=80), dict(train_size=81), "mine has 100 training images, "),
-        (dict(batch_size=80), dict(batch_size=81), "at most the 80 images for training, got 81"),
-        (dict(train_size=30), dict(train_size=29), "at most the 29 images for training, got 30"),
+        (
+            dict(batch_size=80),
+            dict(batch_size=81),
+            "at most the 80 images for training of mine, got 81",
+        ),
+        (
+            dict(train_size=30),
+            dict(train_size=29),
+            "at most the 29 images for training of mine, got 30",
+        ),
     ):
         ImageRun(**usual | most).check_names()
         with pytest.raises(ValueError, match=said):

@@ -1,13 +1,15 @@
 """An experiment is one file: its arms, its runs, what is chosen, and its verdicts."""
 
 import itertools
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from builder.own_data import collection
 from hnlib import experiments
-from hnlib.experiments import execution
+from hnlib.experiments import arms as making
+from hnlib.experiments import design, execution
 from hnlib.training import store
 
 TEXT = """
@@ -275,3 +277,17 @@ def test_what_is_told_of_a_changed_design_names_no_arms_that_a_grid_replaced():
         made = experiments.load("map", small=True, grid=points, **arms)
         words = execution.told(made)
         assert "grid = " in words and ("arms = " in words) == named
+
+
+def test_each_experiment_says_what_of_its_grid_was_changed():
+    """Also those whose small form keeps all arms."""
+    tried = 0
+    for name in design.names():
+        varied = making.varied(experiments.load(name).grids)
+        numbers = {k: v for k, v in varied.items() if type(v[0]) in (int, float)}
+        for key, values in numbers.items():
+            with suppress(ValueError):  # what is refused is not told
+                made = experiments.load(name, grid={key: [*values[:2], 3 * max(values)]})
+                assert f"grid = {key}=" in execution.told(made)
+                tried += 1
+    assert tried > 30

@@ -139,6 +139,55 @@ def test_a_batch_that_pairs_cannot_fill_is_refused_before_anything_is_trained(tm
     assert retrieval.Task(run, data_root=tmp_path).batches(torch.Generator())
 
 
+def test_pictures_of_which_no_data_set_can_be_made_are_refused_before_they_are_read(tmp_path):
+    """None in folders of classes, of one class, too few to test on, or a part that is missing."""
+    flat, one, few, part = (
+        pictures(tmp_path / name, counts)
+        for name, counts in (("a", (9, 9)), ("b", (9,)), ("c", (4, 4, 4)), ("d", (9, 9)))
+    )
+    flat += "/class0"
+    (tmp_path / "d").rename(tmp_path / "test")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "test").rename(tmp_path / "d/test")
+    for own in (flat, one, few, part):
+        for name in ("large-batches", "how-hard"):
+            with pytest.raises(
+                ValueError, match="must be a folder with a subfolder of pictures for"
+            ):
+                experiments.load(name, dataset=own)
+        with pytest.raises(ValueError, match="must be a folder with a subfolder of pictures for"):
+            ImageRun(dataset=own).check_names()
+    enough = pictures(tmp_path / "e", (4, 5))
+    assert experiments.load("large-batches", dataset=enough, batch_size=2)
+
+
+def test_validation_leaves_images_to_train_on_or_is_refused_by_its_name(tmp_path):
+    own = pictures(tmp_path / "mine", (50, 75))
+    with pytest.raises(ValueError, match="validation must leave two of the 100 training images"):
+        experiments.load("images-rates", dataset=own, validation=99)
+    assert experiments.load("images-rates", dataset=own, validation=98, batch_size=2)
+    with pytest.raises(ValueError, match="ask for 55,000; give train_size at most 45,000"):
+        experiments.load("images-rates", train_size=50_000)
+
+
+def test_images_without_labels_join_no_part_of_a_page_alone():
+    """Where an experiment takes all images, those of STL-10 with labels, as in the others."""
+    for name in ("resnet18", "images-longer", "map"):
+        runs = [run for *_, run in experiments.load(name, dataset="stl10").runs()]
+        assert {run.train_size + run.validation for run in runs if run.train_size} <= {5000}
+        assert all(run.train_size for run in runs)
+
+
+def test_a_collection_without_pairs_is_refused_by_its_name(tmp_path):
+    own = collection(tmp_path / "mine")
+    (tmp_path / "mine/qrels/train.tsv").unlink()
+    for name in ("two-towers", "banking77-rates"):
+        with pytest.raises(
+            ValueError, match=r"dataset must have two pairs to train on .* got 0 of"
+        ):
+            experiments.load(name, dataset=own)
+
+
 def test_more_folds_than_a_class_of_graphs_has_are_refused_before_they_are_read(tmp_path):
     own = graphs(tmp_path / "mine")
     assert experiments.load("graphs", dataset=own, folds=11)
@@ -199,7 +248,9 @@ def test_what_fits_a_data_set_can_be_trained_and_leaves_what_fits(seed):
     trained = size["train_size"] or count - size["validation"]
     assert trained + size["validation"] <= count and trained >= 2
     assert (size["batch_size"] or 256) <= trained // 2
-    assert all(size[key] < (chosen[key] or 257) for key in fit)
+    unlabelled = name == "stl10" and not chosen["train_size"]  # else they would train, too
+    fewer = {key: size[key] for key in fit if not (unlabelled and key == "train_size")}
+    assert all(value < (chosen[key] or 257) for key, value in fewer.items())
     assert ImageRun.fitting(name, size) == {}  # what fits stays
 
 

@@ -180,7 +180,13 @@ def test_a_bad_value_is_refused_by_the_cell_that_loads_in_one_sentence(page, mon
             {"grid": {"beta": [-1, 2]}},  # a sharpness of zero is on no logarithmic axis
             {"grid": {"beta": [-0.5, 2]}},
         ),
+        (
+            "hardness-or-temperature",
+            {"arms": ["released", "temperature", "t0.25"]},
+            {"arms": ["released", "temperature", "t0.25", "t0.1*"]},
+        ),
         ("retrieval", {"grid": {"beta": [0, 3]}}, {"grid": {"beta": [1, 3]}}),
+        ("real-encoder", {"grid": {"beta": [0, 3]}}, {"grid": {"beta": [3]}}),
         ("how-hard", {"grid": {"beta": [0, 4]}}, {"grid": {"beta": [0, 4, 9]}}),
         ("how-hard", {"grid": {"beta": [-2, 4]}}, {"grid": {"beta": [-2, 1, 4]}}),
         ("images", {"grid": {"method": ["dcl"]}}, {"grid": {"method": ["dcl", "simclr"]}}),
@@ -229,7 +235,7 @@ def test_two_towers_draw_harder_items_of_yours_if_there_are_enough(monkeypatch, 
 @pytest.mark.slow
 def test_what_a_page_cannot_measure_is_refused_before_it_trains(tmp_path, monkeypatch):
     """The pull of a loss that needs labels, and a choice by validation queries that are not there."""
-    with pytest.raises(ValueError, match="add: the pull of 'mine'"):
+    with pytest.raises(ValueError, match=r"add: the pull of 'mine' .* from labels; leave it out$"):
         designs("anatomy", monkeypatch, add={"mine": {"method": "scl"}})
     name = own_data.collection(tmp_path / "texts")
     assert designs("retrieval", monkeypatch, dataset=name)
@@ -264,6 +270,7 @@ def test_a_page_on_data_of_yours_asks_for_no_others(page, monkeypatch, tmp_path)
     every = designs(page, monkeypatch, dataset=own, batch_size=20)
     runs = [run for one in every for x in (one, *one.choosers()) for *_, run in x.runs()]
     assert {run.dataset for run in runs} == {own}
+    assert {x for run in runs for x in getattr(run, "transfer", ())} <= {"generated"}
 
 
 @pytest.mark.slow
@@ -279,10 +286,41 @@ def test_another_collection_is_trained_on_without_the_leak(monkeypatch):
 def test_a_vocabulary_of_films_searches_no_texts(monkeypatch):
     searched = {}
     for dataset in "ml-100k", "flickr8k":
-        first, *_ = designs("retrieval", monkeypatch, dataset=dataset)
-        searched[dataset] = {run.transfer for *_, run in first.runs()}
-    assert searched["ml-100k"] == {()}
-    assert any(searched["flickr8k"]), "control"
+        every = designs("retrieval", monkeypatch, dataset=dataset)
+        runs = [run for one in every for x in (one, *one.choosers()) for *_, run in x.runs()]
+        searched[dataset] = {name for run in runs for name in run.transfer}
+    assert searched["ml-100k"] <= {"generated"}
+    assert "cranfield" in searched["flickr8k"], "control"
+
+
+@pytest.mark.slow
+def test_anchors_without_a_negative_are_left_out_where_a_batch_may_be_of_one_class(monkeypatch):
+    for given, left_out in (
+        ({}, "raise"),
+        ({"batch_size": 16}, "skip"),
+        ({"dataset": "digits"}, "skip"),
+    ):
+        every = designs("with-labels", monkeypatch, **given)
+        runs = [run.resolved() for one in every for *_, run in one.runs()]
+        found = {run.options.get("on_empty") for run in runs if run.method in ("scl", "h-scl")}
+        assert found == {left_out}
+
+
+@pytest.mark.slow
+def test_your_arm_trains_as_long_as_those_beside_it_and_at_the_one_rate_of_a_grid(monkeypatch):
+    mine = {"method": "dcl", "options": {"temperature": 0.2}}
+    file = "examples/losses/amplifier.py"
+    for page, experiment, beside, given in (
+        ("retrieval", "search", "t0.1", {"loss": file}),
+        ("retrieval", "search", "t0.1", {"epochs": 2}),
+        ("real-encoder", "banking77-rates", "t0.05 lr0.02", {"grid": {"lr": [0.02]}}),
+    ):
+        every = designs(page, monkeypatch, add={"mine": mine}, **given)
+        (one,) = (x for x in every if x.name == experiment)
+        for block in one.blocks:
+            runs = (one.run(one.fixed(x, block), 0, block) for x in (beside, *one.added))
+            lengths = {(x.resolved().epochs, x.max_steps, x.resolved().lr) for x in runs}
+            assert len(lengths) == 1 and one.added
 
 
 @pytest.mark.slow

@@ -128,9 +128,10 @@ def test_what_is_installed_exists():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", TAKEN)
-def test_a_printed_command_is_taken(line, monkeypatch):
+def test_a_printed_command_is_taken(line, monkeypatch, tmp_path):
     """It does what it does up to where it would train, execute or download."""
-    words = shlex.split(line)[1:]
+    own = collection(tmp_path / "own", 600) if "folder:PATH" in line else ""
+    words = shlex.split(line.replace("folder:PATH", own))[1:]
     if words[0] == "train" or "--grid" in words:
         assert cli.main([word for word in words if word != "--dry-run"] + ["--dry-run"]) == 0
     elif words[0] == "run":

@@ -14,7 +14,7 @@ MIXED = dict(method="hcl", mixing="un-mix")
 GRAPHS = dict(dataset="motifs", epochs=1, folds=4, progress=False)
 
 REFUSED = [
-    ("images", dict(batch_size=101), "at most the 100 images for training, got 101"),
+    ("images", dict(batch_size=101), "at most the 100 images for training of .*, got 101"),
     ("images", dict(method=nn.Identity(), queue=8), "queue requires a method"),
     ("images", dict(schedule={"beta": (1, 0)}), "no option 'beta'; it has temp"),
     ("images", dict(schedule={"beta": (1,)}), "schedule"),

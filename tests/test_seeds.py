@@ -207,7 +207,7 @@ def test_what_is_typed_wins_over_small_or_is_refused(draw):
     try:
         design = experiments.load(name, small=True, **typed)
     except ValueError as refused:
-        assert "digits has 1,437 training images" in str(refused)
+        assert any(x in str(refused) for x in ("1,437 training images", "1740 pairs", "699 pairs"))
         return
     assert len(design.seeds) == typed.pop("seeds", len(design.seeds))
     for *_, run in design.runs():

@@ -75,7 +75,9 @@ def check(design) -> None:
         try:
             pull(methods.build(run.method, **run.options), z)
         except ValueError as error:
-            raise ValueError(f"add: the pull of {arm!r} cannot be measured here: {error}") from None
+            why = str(error).partition(";")[0]
+            words = f"add: the pull of {arm!r} cannot be measured here: {why}; leave it out"
+            raise ValueError(words) from None
     if run.dataset not in run.datasets and (n := len(data.load(run.dataset).y_test)) <= HEAVIEST:
         raise ValueError(f"dataset must have more than {HEAVIEST} test images, got {n}")
 

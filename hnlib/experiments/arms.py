@@ -208,6 +208,13 @@ def own(parameters: dict, taken: Iterable[str], fields: Iterable[str] = ()) -> d
     return parameters
 
 
+def like_others(added: dict[str, dict], templates, grid: dict[str, list], known) -> dict:
+    """Return arms of your own that extend the template `usual`, with fields that a grid fixes."""
+    beside: dict[str, Any] = {k: v[0] for k, v in grid.items() if len(v) == 1 and k in known}
+    beside |= {"extends": "usual"} if "usual" in templates else {}
+    return {name: beside | arm for name, arm in added.items()}
+
+
 def of_file(path: str | Path, kind: str) -> tuple[list[str], dict[str, dict]]:
     """Run the file of a loss; return path and name in records, and an arm for each configuration.
 

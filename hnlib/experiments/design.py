@@ -106,10 +106,7 @@ class Design:
         return replace(self, seeds=few, changed=changed, given=given)
 
     def without(self, *unseen: str) -> Design:
-        """Return this design without arms that serve published predictions and that no page shows.
-
-        A published experiment is whole, and arms that were asked for stay.
-        """
+        """Return this design without arms that no page shows, unless published or asked for."""
         if self.is_part or "arms" in self.given:
             return self
         arms = {}
@@ -236,17 +233,18 @@ class Design:
             given["seeds"] = number
         small = self.given.get("small", False)
         others = [*(_at(_read(name), small, given) for name in self.after), *self.choosers()]
-        return [other for other in others if other._data() & self._data()]
-
-    def _data(self) -> set:
-        changed = {key: new for key, (_, new) in self.changed.items()}
-        fields = (self.fields | block | changed for block in self.blocks.values())
-        return {one.get("dataset") for one in fields}
+        return [other for other in others if _data(other) & _data(self)]
 
     def choosers(self) -> list[Design]:
         """Return the other designs whose runs choose arms of this one."""
         every = dict.fromkeys(self.choosing(rule) for rule in self.chosen.values())
         return [other for other in every if other is not self]
+
+
+def _data(design: Design) -> set:
+    changed = {key: new for key, (_, new) in design.changed.items()}
+    fields = (design.fields | block | changed for block in design.blocks.values())
+    return {one.get("dataset") for one in fields}
 
 
 def load(name: str, *, small: bool = False, **parameters) -> Design:
@@ -272,7 +270,8 @@ def load(name: str, *, small: bool = False, **parameters) -> Design:
         and the names of their points follow; so does a field that they vary. ``options`` reach the
         arms whose method has them. ``add``, such as ``{"mine": {"method": "dcl"}}``, adds arms, and
         ``loss``, a Python file with ``loss(a, b, **options)``, adds one for each of its
-        ``CONFIGURATIONS``; the file is executed. Nothing is chosen among added arms.
+        ``CONFIGURATIONS``; the file is executed. They extend a template ``usual`` and have what a
+        grid has one value of. Nothing is chosen among them.
 
     Raises
     ------
@@ -398,6 +397,7 @@ def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
 
     taken = {*published.chosen, *itertools.chain.from_iterable(arms.values())}
     added = making.own(here["add"], taken, usual)
+    added = making.like_others(added, published.templates, here["grid"], known)
     made = replace(
         published,
         seeds=here["seeds"],

@@ -183,7 +183,7 @@ def _is_trained(design: Design) -> bool:
 def told(design: Design) -> str:
     """Return what of a changed design differs from the published one, in words."""
     new = {key: value for key, (_, value) in design.changed.items()}
-    if new.get("grid") and new.get("arms") == design.small.get("arms"):
+    if new.get("grid") and "arms" in new and new["arms"] == design.small.get("arms"):
         del new["arms"]  # points of the grid are in the place of those that small keeps
     if "blocks" in new:
         new["blocks"] = [design.title(block) for block in new["blocks"]]

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from hnlib._files import DAMAGED, data_folder
-from hnlib.images.registry import DATASETS, ENCODERS, training_images
+from hnlib.images.registry import DATASETS, ENCODERS, check_folder, training_images
 from hnlib.training.config import Configuration, Rare, checked, listed
 
 __all__ = ["Augmentation", "ImageRun"]
@@ -171,16 +171,21 @@ class ImageRun(Configuration):
     @classmethod
     def fitting(cls, dataset: str, chosen: dict, asked: Container[str] = ()) -> dict:
         """Return validation, training and batch size where those chosen ask for too many images."""
+        check_folder(dataset)
         if (count := training_images(dataset)) is None:
             return {}
         batch, size = chosen.get("batch_size") or 256, chosen.get("train_size")
         validation = chosen.get("validation") or 0
         if "validation" not in asked:
             validation = min(validation, count // 5)
-        elif validation >= count:
-            return {}  # nothing fits, which `check_names` says
+        elif validation > count - 2:
+            raise ValueError(
+                f"validation must leave two of the {count:,} training images of "
+                f"{cls.dataset_title(dataset)}, got {validation:,}"
+            )
         left = min(size or count, count - validation)
-        fit = {"validation": validation, "train_size": left if size else None}
+        labelled = dataset in DATASETS and len(DATASETS[dataset].parts) > 2  # others have labels
+        fit = {"validation": validation, "train_size": left if size or labelled else None}
         if batch > left // 2:
             fit["batch_size"] = cls.smaller_batch(left // 2)
         return {k: v for k, v in fit.items() if v is not None and v != chosen.get(k)}
@@ -191,11 +196,18 @@ class ImageRun(Configuration):
         A file in its place is used as it is, so its images are counted.
         """
         super().check_names(root, given)
+        if "dataset" not in given:
+            check_folder(self.dataset)
         count = None if "dataset" in given else self._training_images(root)
         wanted = (self.train_size or 0) + self.validation
         if count is not None and wanted > count:
             title, sizes = self.dataset_title(self.dataset), "train_size and validation ask for"
-            raise ValueError(f"{title} has {count:,} training images, {sizes} {wanted:,}")
+            most = max(0, count - self.validation)
+            remedy = f"give train_size at most {most:,}" * bool(self.train_size and most > 1)
+            raise ValueError(
+                f"{title} has {count:,} training images, {sizes} {wanted:,}"
+                + f"; {remedy}" * bool(remedy)
+            )
         known = DATASETS.get(self.dataset)
         if known and len(known.parts) > 2:  # images without labels may come to them
             count = None
@@ -203,7 +215,8 @@ class ImageRun(Configuration):
         batch = self._batch
         if self.epochs != 0 and 0 < left < batch:
             raise ValueError(
-                f"batch_size must be at most the {left:,} images for training, got {batch}"
+                f"batch_size must be at most the {left:,} images for training of "
+                f"{self.dataset_title(self.dataset)}, got {batch}"
             )
 
     def _training_images(self, root: Path | None) -> int | None:

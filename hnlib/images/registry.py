@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from hnlib._files import own_path
 
@@ -62,16 +63,39 @@ def training_images(name: str) -> int | None:
     """Return how many images a data set, or a folder:PATH[@SIZE], trains on; None if unknown."""
     if known := DATASETS.get(name):
         return known.train
+    if (counts := _counts(name)) is None:
+        return None
+    return sum(train for train, _ in counts)
+
+
+def check_folder(name: str) -> None:
+    """Raise ValueError for a folder of which no data set can be made; it is not read."""
+    if (counts := _counts(name)) is None:
+        return
+    if sum(train > 0 for train, _ in counts) < 2 or not any(test for _, test in counts):
+        raise ValueError(
+            "dataset must be a folder with a subfolder of pictures for each class, two or more, of "
+            "five pictures or more (each fifth tests), or with such folders train and test, got "
+            f"{name!r}"
+        )
+
+
+def _counts(name: str) -> list[tuple[int, int]] | None:
+    """Return the pictures for training and for testing of a folder's classes; None if unknown."""
     word, folder, _ = own_path(name)
     if word != "folder" or not folder.is_dir():
         return None
-    split = any((folder / part).is_dir() for part in ("test", "val"))
-    counts = [
-        sum(x.suffix.lower() in PICTURES for x in one.rglob("*"))
-        for one in (folder / "train" if split else folder).iterdir()
-        if one.is_dir()
-    ]
-    return sum(count if split else count - count // 5 for count in counts)  # each fifth tests
+    tests = [folder / part for part in ("test", "val") if (folder / part).is_dir()]
+    if tests:
+        train, test = _pictures(folder / "train"), _pictures(tests[0])
+        return [(n, 0) for n in train] + [(0, n) for n in test]
+    return [(n - n // 5, n // 5) for n in _pictures(folder)]  # each fifth tests
+
+
+def _pictures(folder: Path) -> list[int]:
+    """Return how many pictures each subfolder has."""
+    parts = [one for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []
+    return [sum(x.suffix.lower() in PICTURES for x in part.rglob("*")) for part in parts]
 
 
 #: By name, what builds it with random weights: "here" or a function of `torchvision.models`

@@ -135,13 +135,10 @@ class RetrievalRun(Configuration):
     def fitting(cls, dataset: str, chosen: dict, asked: Container[str] = ()) -> dict:
         """Return a smaller batch where a collection of yours has too few pairs; it is read.
 
-        Training queries near test queries are left out unless all are, as of Banking77. A
-        vocabulary of users and films searches no texts.
+        Training queries near test queries are left out unless all are, as of Banking77.
         """
         if not dataset.startswith("folder:"):
-            known = DATASETS.get(dataset)
-            films = {"transfer": ()} if known and known.form == "RecBole" else {}
-            return {"leak": dataset == "banking77"} | films
+            return {"leak": dataset == "banking77"}
         from hnlib.retrieval.data import load
 
         collection, which = load(dataset), chosen.get("pairs") or defaults(cls)["pairs"]
@@ -181,6 +178,11 @@ class RetrievalRun(Configuration):
 
         collection = load(self.dataset, root)
         answers = collection.answers(self.pairs, self.leak)
+        if len(answers) < 2:
+            raise ValueError(
+                "dataset must have two pairs to train on (of a folder: qrels/train.tsv, or titles "
+                f"of documents), got {len(answers)} of {self.dataset!r}"
+            )
         if len(answers) < (batch := self._batch):
             raise ValueError(
                 f"batch_size must be at most the {len(answers):,} pairs for training of "
