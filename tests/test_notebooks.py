@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import jupytext
@@ -327,3 +329,20 @@ def test_a_number_of_seeds_is_told_in_the_terminal_and_not_on_the_page(monkeypat
     assert 'before 0.2 it was seed 3, which is seeds="3" now' in capsys.readouterr().err
     execute.run("experiments/pairs", {"seeds": '"3"'})
     assert not capsys.readouterr().err
+
+
+def test_threads_that_need_a_published_page_execute_it_once_and_leave_the_environment(monkeypatch):
+    made, done = [], []
+
+    def slow(*_):
+        made.append(os.environ["HNLIB_RECALL"])
+        time.sleep(0.05)
+        done.append(True)
+
+    monkeypatch.delenv("HNLIB_RECALL", raising=False)
+    monkeypatch.setattr(execute, "execute", slow)
+    monkeypatch.setattr(execute, "is_current", lambda *_: bool(done))
+    monkeypatch.setattr(execute, "execution_metadata", lambda _: {"inline": {"a": "1"}})
+    with ThreadPoolExecutor(3) as pool:
+        found = [*pool.map(execute.published_values, [execute.root() / "notebooks/stuck.md"] * 3)]
+    assert found == [{"a": "1"}] * 3 and made == ["1"] and "HNLIB_RECALL" not in os.environ

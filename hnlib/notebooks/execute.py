@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import sys
+import threading
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from hnlib import _files
 from hnlib.notebooks import inline_values, two_texts
 from hnlib.training import config
 
+_PUBLISHED = threading.Lock()
 ABOUT = "application/vnd.hnlib.execution+json"
 PROBE = f"""
 import sys
@@ -313,14 +315,15 @@ def published_values(notebook: Path) -> dict[str, str]:
     It is executed with the published parameters unless that was done; nothing is trained.
     """
     stored = executed_path(notebook)
-    if not is_current(stored, notebook):
-        recalling = os.environ.get("HNLIB_RECALL")
-        os.environ["HNLIB_RECALL"] = "1"
-        try:
-            execute(notebook, stored)
-        finally:
-            del os.environ["HNLIB_RECALL"]
-            os.environ |= {} if recalling is None else {"HNLIB_RECALL": recalling}
+    with _PUBLISHED:  # one environment serves all threads, and a page is executed once
+        if not is_current(stored, notebook):
+            recalling = os.environ.get("HNLIB_RECALL")
+            os.environ["HNLIB_RECALL"] = "1"
+            try:
+                execute(notebook, stored)
+            finally:
+                del os.environ["HNLIB_RECALL"]
+                os.environ |= {} if recalling is None else {"HNLIB_RECALL": recalling}
     return execution_metadata(stored)["inline"]
 
 
