@@ -12,6 +12,7 @@ import nbformat
 import pytest
 from scripts import ROOT
 
+from builder import changed_pages
 from hnlib.notebooks import plain_markdown, two_texts
 from hnlib.notebooks.inline_values import EVAL
 
@@ -257,3 +258,11 @@ def test_a_finding_outside_the_marks_is_refused(kind, text):
         "## Does it matter?\n\n{eval}`count` seeds, 95 % intervals, $+0.3$. {cite:t}`hcl` gain 2 %."
     )
     assert not wrong([("text", fine)], known)
+
+
+def test_what_is_excused_from_change_stands_on_its_page():
+    """An edit of a caption or a cell would leave its excuse behind."""
+    for page, places in changed_pages.reasons().items():
+        source = " ".join((ROOT / f"notebooks/{page}.md").read_text("utf-8").split())
+        for place in places:
+            assert " ".join(place.removeprefix("caption ").split()) in source, (page, place)
