@@ -288,11 +288,11 @@ def test_several_designs_have_the_same_parameters_where_these_concern_them(load)
 
 def test_what_a_grid_is_told_helps():
     """It names no word of files, and points of one sharpness are not told apart by digits."""
-    with pytest.raises(
-        ValueError, match=r"^no grid here varies 'extend'; the nearest is 'lr'|of: lr"
-    ):
+    with pytest.raises(ValueError, match=r"^no grid here varies 'extend'; the nearest is 'lr'$"):
         experiments.load("labels-rates", grid={"extend": ["x"]})
-    with pytest.raises(ValueError, match=r"name 'tilt40 .*'; \(1 \+ beta\)/temperature is one num"):
+    with pytest.raises(
+        ValueError, match=r"name 'tilt40 .*'; \(1 \+ beta\)/temperature is the same"
+    ):
         experiments.load("banking77-rates", grid={"temperature": [0.05, 0.1], "beta": [1.0, 3.0]})
 
 

@@ -127,7 +127,7 @@ def test_a_batch_that_pairs_cannot_fill_is_refused_before_anything_is_trained(tm
     questions = tmp_path / "mine/qrels/train.tsv"
     lines = [f"{i}\t{j}\t1\n" for i in range(30) for j in range(i % 3, 12, 3)]
     questions.write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
-    with pytest.raises(ValueError, match="at most the 12 documents of the pairs of mine, as a dis"):
+    with pytest.raises(ValueError, match="at most the 12 distinct documents of mine, got 13"):
         experiments.load("batches", dataset=own, batch_size=13)
     (distinct,) = {
         one.batch_size
@@ -283,7 +283,7 @@ def test_more_pairs_than_a_corpus_has_are_refused_before_it_is_read(name, tmp_pa
     for size, most in ((None, examples), (20, 20)):
         given = dict(dataset=dataset, train_size=size, batch_size=most + 1)
         SentenceRun(**given, epochs=0).check_names()  # what trains on none
-        with pytest.raises(ValueError, match=f"batch_size must be at most the {most} pairs"):
+        with pytest.raises(ValueError, match=f"batch_size must be at most the {most:,} pairs"):
             SentenceRun(**given).check_names()
 
 

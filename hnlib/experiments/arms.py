@@ -138,9 +138,9 @@ def regridded(
         before = points(known, **grid)
         after = points(known, **grid | {"over": grid["over"] | new}) if new else before
         names = [name for name, _ in after]
-        same = "(1 + beta)/temperature is one number; leave one of them out"
-        remedy = same if "{gamma" in grid["name"] else "give fewer digits"
         if twice := [name for name in {*names} if names.count(name) > 1 and new]:
+            same = "(1 + beta)/temperature is the same for both; leave one of them out"
+            remedy = same if "{gamma" in grid["name"] else "give fewer digits"
             raise ValueError(f"grid has two points of the name {twice[0]!r}; {remedy}")
         changed.append((before, after, bool(new)))
     found, places = {}, {}

@@ -8,10 +8,17 @@ from hnlib.experiments import arms as making
 from hnlib.training import config, kinds
 
 #: Fields that `check_names` looks at
-NAMED = (
-    *("dataset", "encoder", "train_size", "validation", "batch_size"),
-    *("pairs", "leak", "composition"),
-)
+NAMED = [
+    "dataset",
+    "encoder",
+    "train_size",
+    "validation",
+    "batch_size",
+    "pairs",
+    "leak",
+    "composition",
+    "folds",
+]
 Design = Any  # hnlib.experiments.design.Design, which imports this module
 
 

@@ -86,7 +86,8 @@ def train_all(designs: Iterable[Design], *, minutes: float | None = None, **how)
         raise Planned(f"{work}{again}")
     if any(one.changed for one in designs) or (work.left and "HNLIB_RECALL" not in os.environ):
         print(f"{work}{again}")
-    _check_data(every, how.get("data_root"))
+    if config.Engine.of(how.get("engine")).engine != "ray":  # whose machines have their own data
+        _check_data(every, how.get("data_root"))
     if minutes and "HNLIB_RECALL" not in os.environ:
         designs = _whole(designs, minutes, **how)
     return [_train(one, **how) for one in designs]

@@ -224,7 +224,8 @@ def plan(*designs: Design, device: str = "auto", engine: str | dict | Engine | N
     Parameters
     ----------
     *designs
-        One line of the table each. A run of two of them counts for the first.
+        One line of the table each, unless a line of the same name has all its runs. A run of two
+        of them counts for the first.
     device
         "auto", "cpu" or "cuda".
     engine

@@ -202,22 +202,15 @@ class ImageRun(Configuration):
         wanted = (self.train_size or 0) + self.validation
         if count is not None and wanted > count:
             title, sizes = self.dataset_title(self.dataset), "train_size and validation ask for"
-            most = max(0, count - self.validation)
-            remedy = f"give train_size at most {most:,}" * bool(self.train_size and most > 1)
-            raise ValueError(
-                f"{title} has {count:,} training images, {sizes} {wanted:,}"
-                + f"; {remedy}" * bool(remedy)
-            )
+            most = count - self.validation
+            remedy = f"; give train_size at most {most:,}" if self.train_size and most > 1 else ""
+            raise ValueError(f"{title} has {count:,} training images, {sizes} {wanted:,}{remedy}")
         known = DATASETS.get(self.dataset)
         if known and len(known.parts) > 2:  # images without labels may come to them
             count = None
         left = self.train_size or (count or 0) - self.validation
-        batch = self._batch
-        if self.epochs != 0 and 0 < left < batch:
-            raise ValueError(
-                f"batch_size must be at most the {left:,} images for training of "
-                f"{self.dataset_title(self.dataset)}, got {batch}"
-            )
+        if left > 0:
+            self.check_batch(left, "images for training")
 
     def _training_images(self, root: Path | None) -> int | None:
         """Return how many images there are for training and validation; None if unknown."""

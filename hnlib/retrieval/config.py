@@ -183,11 +183,7 @@ class RetrievalRun(Configuration):
                 "dataset must have two pairs to train on (of a folder: qrels/train.tsv, or titles "
                 f"of documents), got {len(answers)} of {self.dataset!r}"
             )
-        if len(answers) < (batch := self._batch):
-            raise ValueError(
-                f"batch_size must be at most the {len(answers):,} pairs for training of "
-                f"{self.dataset_title(self.dataset)}, got {batch}"
-            )
+        self.check_batch(len(answers), "pairs for training")
         topics = collection.topics
         self.check_distinct([topics[x] for x in answers] if topics else answers, bool(topics))
 
@@ -200,15 +196,8 @@ class RetrievalRun(Configuration):
 
     def check_distinct(self, keys: Iterable[int], topics: bool) -> None:
         """Raise ValueError if the pairs have too few documents, or topics, for a distinct batch."""
-        if self.composition != "distinct" or self.epochs == 0:
-            return
-        if (count := len({*keys})) < self._batch:
-            what = "topics" if topics else "documents"
-            raise ValueError(
-                f"batch_size must be at most the {count} {what} of the pairs of "
-                f"{self.dataset_title(self.dataset)}, as a distinct batch has each once, got "
-                f"{self._batch}"
-            )
+        if self.composition == "distinct":
+            self.check_batch(len({*keys}), "distinct topics" if topics else "distinct documents")
 
     def validates(self) -> bool:
         """Return whether some queries validate; a collection of yours is read."""

@@ -107,12 +107,8 @@ class SentenceRun(Configuration):
                 f"train_size must be at most the {count} pairs of {title}, got {self.train_size}"
             )
         left = self.train_size or count
-        if left is not None and self.epochs != 0 and left < self._batch:
-            remedy = "smaller one" + " or a larger train_size" * bool(self.train_size)
-            raise ValueError(
-                f"batch_size must be at most the {left} pairs for training, got {self._batch}; "
-                f"give a {remedy}"
-            )
+        if left is not None:
+            self.check_batch(left, "pairs for training")
 
     def defaults_for_run(self) -> dict:
         """Return the defaults of fields that are None."""

@@ -289,10 +289,12 @@ class Configuration:
     def check_data(self, root: Path | str | None = None) -> None:
         """Raise ValueError unless data are in place that are not downloaded."""
 
-    @property
-    def _batch(self) -> int:
-        """The size of a batch, also where it is the kind's default."""
-        return self.batch_size or self.defaults_for_run()["batch_size"]
+    def check_batch(self, count: int, what: str) -> None:
+        """Raise ValueError if something is trained and so many examples fill no batch."""
+        batch = self.batch_size or self.defaults_for_run()["batch_size"]
+        if self.epochs != 0 and count < batch:
+            of = f"the {count:,} {what} of {self.dataset_title(self.dataset)}"
+            raise ValueError(f"batch_size must be at most {of}, got {batch:,}")
 
     @property
     def catalogue(self) -> dict:
