@@ -308,6 +308,11 @@ def test_anchors_without_a_negative_are_left_out_where_a_batch_may_be_of_one_cla
         runs = [run.resolved() for one in every for *_, run in one.runs()]
         found = {run.options.get("on_empty") for run in runs if run.method in ("scl", "h-scl")}
         assert found == {left_out}
+    for given, left_out in (({"batch_size": 128}, "raise"), ({"batch_size": 3}, "skip")):
+        first, *_ = designs("graphs", monkeypatch, **given)
+        runs = [run.resolved() for *_, run in first.runs()]
+        found = {run.options["on_empty"] for run in runs if run.method in ("scl", "h-scl")}
+        assert found == {left_out}
 
 
 @pytest.mark.slow

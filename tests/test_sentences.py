@@ -13,7 +13,7 @@ from one_call import train
 from scipy.stats import spearmanr
 from sklearn.metrics import f1_score
 
-from hnlib import methods
+from hnlib import experiments, methods
 from hnlib.contrast import Contrast
 from hnlib.sentences import data
 from hnlib.sentences.config import SentenceRun
@@ -117,12 +117,28 @@ def test_novels_are_split_once_and_read_again(tmp_path, monkeypatch):
 
 def test_a_text_of_ones_own(tmp_path):
     text = tmp_path / "mine.txt"
-    text.write_bytes(b"one day\r\nhe left\r\n\r\n\r\ntwo men\r\nthey met\r\n")
+    text.write_bytes(b" \r\none day\r\nhe left\r\n\r\n \t\r\ntwo men\r\nthey met\r\n")
     mine = data.load(f"text:{text}", tmp_path, 300)
     assert len(mine) == 4 and mine.neighbours.tolist() == [0, 2]
     assert mine.name.startswith("text:mine-")
     (cache,) = (tmp_path / "sentences" / "tokens").iterdir()
     assert cache.stat().st_mode & 0o077 == 0, "the text may be private"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"One\n\na b\nc d\n", r"1 of 2 have one, such as 'One'; join it to the next one$"),
+        (b" \n\n", "it is empty$"),
+        ("a é\nb".encode("latin-1"), "must be UTF-8: invalid continuation byte at byte 2$"),
+        (b"a b\nc d\ne f\ng h\n", "must have more sentences: it has 2 pairs to train on"),
+    ],
+)
+def test_a_text_that_cannot_be_trained_on_is_refused_when_it_is_planned(content, said, tmp_path):
+    text = tmp_path / "mine.txt"
+    text.write_bytes(content)
+    with pytest.raises(ValueError, match=said):
+        experiments.load("pairs", dataset=f"text:{text}")
 
 
 # Encoders and pairs

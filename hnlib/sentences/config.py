@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import itertools
 from collections.abc import Container
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -27,6 +27,29 @@ def trained_pairs(count: int) -> int:
     return count - count // 10 - 1
 
 
+def split(content: bytes, name: str) -> list[list[str]]:
+    """Return the documents of a text, which has a sentence a line and an empty line between them.
+
+    A line of blanks counts as empty. Raises ValueError unless it is UTF-8 and each document has two
+    sentences; `name` is the text's.
+    """
+    try:
+        lines = content.decode("utf-8-sig").replace("\r\n", "\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} must be UTF-8: {error.reason} at byte {error.start}") from None
+    parts = itertools.groupby(lines, lambda line: bool(line.strip()))
+    documents = [[*sentences] for filled, sentences in parts if filled]
+    short = [one[0] for one in documents if len(one) < 2]
+    if short or not documents:
+        count = f"{len(short)} of {len(documents)} have one" if short else "it is empty"
+        where = f", such as {short[0][:50]!r}; join it to the next one" if short else ""
+        raise ValueError(
+            f"documents of {name} must have two sentences, a sentence a line and an empty line "
+            f"between documents; {count}{where}"
+        )
+    return documents
+
+
 def counted_pairs(dataset: str) -> int | None:
     """Return the pairs that a corpus has to train on; a text of yours is read; None if unknown."""
     if known := DATASETS.get(dataset):
@@ -34,8 +57,8 @@ def counted_pairs(dataset: str) -> int | None:
     path = Path(dataset.removeprefix("text:")).expanduser()
     if not dataset.startswith("text:") or not path.is_file():
         return None
-    documents = re.split(r"\n{2,}", path.read_text("utf-8-sig").strip("\n"))
-    return trained_pairs(sum(part.count("\n") for part in documents))
+    documents = split(path.read_bytes(), dataset)
+    return trained_pairs(sum(len(one) - 1 for one in documents))
 
 
 @dataclass(frozen=True, kw_only=True, config=checked)
@@ -90,6 +113,11 @@ class SentenceRun(Configuration):
         """Return training and batch size where those chosen ask for more pairs than a text has."""
         if not dataset.startswith("text:") or (count := counted_pairs(dataset)) is None:
             return {}
+        if count < 4:
+            raise ValueError(
+                f"{cls.dataset_title(dataset)} must have more sentences: it has {count} pairs to "
+                "train on, and two batches of two are the least"
+            )
         size, batch = chosen.get("train_size"), chosen.get("batch_size") or 256
         used = min(size or count, count)
         fit = {"train_size": used if size else None}

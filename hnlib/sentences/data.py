@@ -13,7 +13,7 @@ import torch
 
 from hnlib._checks import one_of
 from hnlib._files import data_folder, explain_failed_download, own_name, read_zip, write_atomically
-from hnlib.sentences.config import SentenceRun
+from hnlib.sentences.config import SentenceRun, split
 from hnlib.sentences.registry import DATASETS
 from hnlib.texts.tokens import Corpus, cached, encode, learned
 from hnlib.texts.topics import topics
@@ -86,8 +86,7 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
         name = own_name(name)
     elif digest != known.digest:
         raise ValueError(f"{path} has another digest; delete it, then run `hnlib data {name}`")
-    words = text.decode("utf-8-sig").replace("\r\n", "\n").strip("\n")
-    documents = [part.split("\n") for part in re.split(r"\n{2,}", words)]
+    documents = split(text, str(path))
     cache = folder / "tokens" / f"{digest[:16]}-{vocabulary}.safetensors"
     return cached(cache, name, lambda: corpus(documents, name, vocabulary))
 
