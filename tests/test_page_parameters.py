@@ -345,6 +345,10 @@ def test_a_changed_page_trains_no_arm_that_it_does_not_show(monkeypatch):
         first, *_ = designs("hardness-or-temperature", monkeypatch, **given)
         assert any(name.startswith("ot ") for name in first.names("CIFAR-10")) == there
         assert first.like("t* b*", "CIFAR-10")
+    for given, there in (({"small": True}, False), ({"lr": 0.01}, True)):  # in two epochs of small
+        (one,) = designs("how-hard", monkeypatch, **given)
+        assert {"rising", "falling"} <= {*one.names()} or not there
+        assert not {"rising", "falling"} & {*one.names()} or there
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ class Design:
 
     def without(self, *unseen: str) -> Design:
         """Return this design without arms that no page shows, unless published or asked for."""
-        if self.is_part or "arms" in self.given:
+        if self.is_part or self.given.get("arms") not in (None, self.small.get("arms")):
             return self
         arms = {}
         for block, every in self.arms.items():

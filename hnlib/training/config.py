@@ -228,7 +228,8 @@ class Configuration:
                 if other == "encoder" and self.encoders:  # the first mistake is named
                     check_choice(other, getattr(self, other), self.encoders)
                 needed = filter(None, [other, " or ".join(allowed)])
-                raise ValueError(f"{name} requires {'='.join(needed)}")
+                got = f", got {getattr(self, other)!r}" if allowed else ""
+                raise ValueError(f"{name} requires {'='.join(needed)}{got}")
 
     def applies(self, name: str) -> bool:
         """Return whether a field has a meaning in this run."""
