@@ -9,6 +9,8 @@ import torch
 
 from builder.own_data import collection, graphs, pictures, text
 from hnlib import _files, experiments
+from hnlib.graphs.data import motifs
+from hnlib.graphs.registry import DATASETS as GRAPHS
 from hnlib.images import data as images
 from hnlib.images.config import ImageRun
 from hnlib.images.registry import DATASETS, training_images
@@ -193,6 +195,20 @@ def test_more_folds_than_a_class_of_graphs_has_are_refused_before_they_are_read(
     assert experiments.load("graphs", dataset=own, folds=11)
     with pytest.raises(ValueError, match=r"folds must be at most 11, .* class of mine, got 12"):
         experiments.load("graphs", dataset=own, folds=12)
+    labels = [int(one.y) for one in motifs()]
+    assert min(map(labels.count, labels)) == GRAPHS["motifs"].smallest == 30
+    with pytest.raises(ValueError, match=r"folds must be at most 30, .* class of motifs, got 31"):
+        experiments.load("graphs", small=True, folds=31)
+
+
+def test_a_batch_that_nobody_gave_follows_a_smaller_train_size():
+    """Without a data set, too: what a reader typed would be refused for what he did not."""
+    for given, batch in (({}, 256), ({"train_size": 200}, 32), ({"train_size": 10_000}, 256)):
+        runs = [run.resolved() for *_, run in experiments.load("corrections", **given).runs()]
+        assert {run.batch_size for run in runs} == {batch}
+    assert experiments.load("corrections", train_size=10_000) is experiments.load("corrections")
+    with pytest.raises(ValueError, match="batch_size must be at most the 200 images"):
+        experiments.load("corrections", train_size=200, batch_size=256)
 
 
 def test_a_folder_smaller_than_a_small_page_is_trained_on_whole(tmp_path):

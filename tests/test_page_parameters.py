@@ -1,6 +1,7 @@
 """The first cell of a page that trains: what can be varied there, and what is refused there."""
 
 import ast
+import random
 import re
 import shutil
 from pathlib import Path
@@ -187,6 +188,7 @@ def test_a_bad_value_is_refused_by_the_cell_that_loads_in_one_sentence(page, mon
         ),
         ("retrieval", {"grid": {"beta": [0, 3]}}, {"grid": {"beta": [1, 3]}}),
         ("real-encoder", {"grid": {"beta": [0, 3]}}, {"grid": {"beta": [3]}}),
+        ("two-towers", {"grid": {"best_of": [1, 4]}}, {"grid": {"temperature": [0.3]}}),
         ("how-hard", {"grid": {"beta": [0, 4]}}, {"grid": {"beta": [0, 4, 9]}}),
         ("how-hard", {"grid": {"beta": [-2, 4]}}, {"grid": {"beta": [-2, 1, 4]}}),
         ("images", {"grid": {"method": ["dcl"]}}, {"grid": {"method": ["dcl", "simclr"]}}),
@@ -200,9 +202,56 @@ def test_a_bad_value_is_refused_by_the_cell_that_loads_in_one_sentence(page, mon
 def test_what_a_page_compares_with_is_kept_or_it_refuses_before_it_trains(
     page, given, kept, monkeypatch
 ):
-    with pytest.raises(ValueError, match=r"^(arms|grid)( must (keep|have) |: beta = 0)"):
+    with pytest.raises(ValueError, match=r"^(arms|grid)( must (keep|have|vary) |: beta = 0)"):
         designs(page, monkeypatch, **given)
     assert designs(page, monkeypatch, **kept)
+
+
+#: What a reader may type beside the data, by parameter
+TYPED = {
+    "epochs": (1, 3, 30),
+    "train_size": (40, 300, 5000),
+    "validation": (0, 100, 1000),
+    "batch_size": (2, 33, 64, 512),
+    "lr": (0.01, 0.0003),
+    "seeds": (1, 3, 12, "5-6"),
+    "precision": ("32-true", "bf16-mixed"),
+    "folds": (2, 5),
+    "dimension": (24, 128),
+    "add": ({"mine": {"method": "dcl"}}, {"mine": {"method": "scl"}}),
+    "loss": ("examples/losses/amplifier.py", "examples/losses/warp.py"),
+    "small": (True,),
+}
+REMEDY = re.compile(r"(\w+) (?:must be )?at most (?:the )?([\d,]+)")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_any_few_parameters_are_planned_or_refused_with_a_remedy_that_works(
+    page, monkeypatch, tmp_path
+):
+    """Random ones together, with data of yours or not; a limit that is named is followed."""
+    rng, values = random.Random(page), PAGES[page][1]
+    name, make = own_data.KINDS[KINDS.get(page, "images")]
+    possible = {key: typed for key, typed in TYPED.items() if key in values}
+    possible["dataset"] = (make(tmp_path / name),)
+    for _ in range(3):
+        given = {key: rng.choice(possible[key]) for key in rng.sample(sorted(possible), 3)}
+        for _ in range(4):
+            try:
+                every = designs(page, monkeypatch, **given)
+                assert all(run.resolved() for one in every for *_, run in one.runs())
+                break
+            except ValueError as refused:
+                said = str(refused)
+            assert "\n" not in said and len(said) < 400, (given, said)
+            assert any(word in said for word in re.findall(r"\w+", str(given))), (given, said)
+            limit = REMEDY.search(said)
+            if limit is None:
+                break  # what is wrong is not a number
+            given[limit[1]] = int(limit[2].replace(",", ""))
+        else:
+            pytest.fail(f"{given} is refused after four remedies: {said}")
 
 
 @pytest.mark.slow

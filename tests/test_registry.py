@@ -24,7 +24,7 @@ REGISTRIES = {
 }
 NEW = {
     "images": ("New: 6 + 3 images of 4×4, 2 classes", dict(size=4, channels=3, train=6, test=3)),
-    "graphs": ("New: 6 graphs, 2 classes", dict(graphs=6)),
+    "graphs": ("New: 6 graphs, 2 classes", dict(graphs=6, smallest=10)),
     "sentences": ("New: 6 documents, 30 sentences", dict(documents=6, sentences=30, tasks=("mr",))),
     "retrieval": ("New: 9 documents, 3 queries", dict(documents=9, train=0, test=3)),
 }

@@ -372,9 +372,9 @@ def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
     first = next(iter(asked.get("blocks", published.blocks)))
     usual_here = published.fields | published.blocks.get(first, {})
     fitted = {}
-    if dataset:
-        kind = kinds.run_class(usual_here["kind"])  # blocks may be of several
-        fitted = kind.fitting(dataset, usual_here | fits | asked, given)
+    if dataset or given.get("train_size"):
+        kind, here = kinds.run_class(usual_here["kind"]), dataset or usual_here["dataset"]
+        fitted = kind.fitting(here, usual_here | fits | asked, given)  # blocks may be of several
     changed = unusual(_in_blocks(published.blocks, fits | of_small | fitted | given))
     if not changed:
         return _apart(published, given, asked)

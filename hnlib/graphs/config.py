@@ -96,17 +96,24 @@ class GraphRun(Configuration):
         return import_module("hnlib.graphs.methods").CATALOGUE
 
     def check_names(self, root: Path | None = None, given: Container[str] = ()) -> None:
-        """Raise ValueError for unknown names, and for more folds than a class of yours has."""
+        """Raise ValueError for unknown names, and for more folds than a class has graphs."""
         super().check_names(root, given)
-        word, folder, _ = own_path(self.dataset)
-        files = [*folder.glob("*_graph_labels.txt")] if word and "dataset" not in given else []
-        if len(files) == 1:  # whoever reads the graphs says what is wrong with several, or none
-            fewest = min(Counter(files[0].read_text("utf-8").split()).values(), default=0)
-            if self.folds > fewest:
-                raise ValueError(
-                    f"folds must be at most {fewest}, the examples of the smallest class of "
-                    f"{self.dataset_title(self.dataset)}, got {self.folds}"
-                )
+        fewest = None if "dataset" in given else self._smallest_class()
+        if fewest is not None and self.folds > fewest:
+            raise ValueError(
+                f"folds must be at most {fewest}, the examples of the smallest class of "
+                f"{self.dataset_title(self.dataset)}, got {self.folds}"
+            )
+
+    def _smallest_class(self) -> int | None:
+        """Return how many graphs the smallest class has; None if that is not known yet."""
+        if known := DATASETS.get(self.dataset):
+            return known.smallest
+        _, folder, _ = own_path(self.dataset)
+        files = [*folder.glob("*_graph_labels.txt")]
+        if len(files) != 1:  # whoever reads the graphs says what is wrong with several, or none
+            return None
+        return min(Counter(files[0].read_text("utf-8").split()).values(), default=0)
 
     def defaults_for_run(self) -> dict:
         """Return the defaults of fields that are None."""

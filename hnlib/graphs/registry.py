@@ -20,6 +20,8 @@ class DataSet:
         as tables write it
     graphs, classes
         their numbers
+    smallest
+        graphs of the smallest class
     archive, digest
         of the file that is downloaded and of the graphs in it; without them the set is made here
     """
@@ -27,6 +29,7 @@ class DataSet:
     title: str
     graphs: int
     classes: int
+    smallest: int
     archive: str = ""
     digest: str = ""
 
@@ -34,5 +37,5 @@ class DataSet:
         return f"{self.title}: {self.graphs:,} graphs, {self.classes} classes"
 
 
-DATASETS = {"motifs": DataSet("motifs", 180, 6)}
+DATASETS = {"motifs": DataSet("motifs", 180, 6, 30)}
 DATASETS |= {name: DataSet(name, **about) for name, about in downloads("graphs").items()}
