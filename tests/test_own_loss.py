@@ -115,7 +115,7 @@ def test_a_table_of_public_losses_has_the_sharpness_of_their_profile(file, name,
     file.write_text(public)
     found = experiments.train(planned(loss=str(file), blocks=["CIFAR-10"]), device="cpu")
     base, *rows = tables.added(found, "t* b0").frame.to_dict("records")
-    assert (base[""], base["γ"]) == ("t0.5 b0", "2.00")
+    assert (base[""], base["γ"], base["learning rate"]) == ("t0.5 b0", "2.00", "0.001")
     assert len(rows) == 2 and all(one[""].startswith("my_loss ") for one in rows)
     measured = []
     for i in range(len(rows)):  # the arms go by their names

@@ -189,6 +189,7 @@ def test_a_bad_value_is_refused_by_the_cell_that_loads_in_one_sentence(page, mon
         ("retrieval", {"grid": {"beta": [0, 3]}}, {"grid": {"beta": [1, 3]}}),
         ("real-encoder", {"grid": {"beta": [0, 3]}}, {"grid": {"beta": [3]}}),
         ("two-towers", {"grid": {"best_of": [1, 4]}}, {"grid": {"temperature": [0.3]}}),
+        ("corrections", {"grid": {"beta": [0.5, 3]}}, {"grid": {"eta": [0.5, 3]}}),
         ("how-hard", {"grid": {"beta": [0, 4]}}, {"grid": {"beta": [0, 4, 9]}}),
         ("how-hard", {"grid": {"beta": [-2, 4]}}, {"grid": {"beta": [-2, 1, 4]}}),
         ("images", {"grid": {"method": ["dcl"]}}, {"grid": {"method": ["dcl", "simclr"]}}),
@@ -252,6 +253,40 @@ def test_any_few_parameters_are_planned_or_refused_with_a_remedy_that_works(
             given[limit[1]] = int(limit[2].replace(",", ""))
         else:
             pytest.fail(f"{given} is refused after four remedies: {said}")
+
+
+@pytest.mark.slow
+def test_a_limit_is_the_lowest_of_all_experiments_of_a_page(monkeypatch):
+    """Else the remedy of one refusal would be refused for the next experiment."""
+    for page, given, most in (
+        ("with-labels", {"small": True}, 800),
+        ("rates-and-lengths", {"dataset": "digits"}, 200),
+        ("soft-targets-schedules-batches", {"dataset": "generated"}, 500),
+    ):
+        with pytest.raises(ValueError, match=f"batch_size must be at most the {most} .* got 1,024"):
+            designs(page, monkeypatch, **given, batch_size=1024)
+        assert designs(page, monkeypatch, **given, batch_size=most)
+
+
+@pytest.mark.slow
+def test_all_points_of_a_grid_that_was_given_are_trained_or_it_is_refused(monkeypatch):
+    """A tilt of 0, which is an arm of another grid, and points that arms leave out."""
+    for page in ("pairs", "hardness-or-temperature"):
+        every = designs(page, monkeypatch, small=True, grid={"beta": [0, 5]})
+        (one,) = (x for x in every if "grid" in x.changed)
+        tilts = [re.fullmatch(r"t([\d.]+) b(\d+)", x) for x in one.names(next(iter(one.blocks)))]
+        found = {(tilt[1], tilt[2]) for tilt in tilts if tilt}
+        assert found == {(t, b) for t, _ in found for b in ("0", "5")} and len(found) >= 8
+    page, grid = "hardness-or-temperature", {"temperature": [0.07, 0.2], "beta": [0, 3]}
+    arms = ["t0.1*", "t0.5*", "t0.25", "released", "temperature"]
+    with pytest.raises(
+        ValueError, match=r"^arms must keep points at temperature = 0.07, .* 't0.07 b0'; "
+    ):
+        designs(page, monkeypatch, arms=arms, grid=grid)
+    with pytest.raises(ValueError, match=r"must keep points at beta = 3.0, .* 't0.07 b3'; "):
+        designs(page, monkeypatch, arms=[*arms, "t0.2 b0", "t0.07 b0"], grid=grid)
+    first, *_ = designs(page, monkeypatch, arms=[*arms, "t0.07*", "t0.2*"], grid=grid)
+    assert {"t0.07 b3", "t0.2 b3"} <= {*first.names("CIFAR-10")}
 
 
 @pytest.mark.slow

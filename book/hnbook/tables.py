@@ -95,7 +95,8 @@ def added(found, temperatures: str) -> Table | None:
         metric = design.metric(block)
         gains = experiments.effects(found, {x: (x, base) for x in names}, metric, blocks=[block])
         for name, gain in zip([base, *names], [None, *gains.values()]):
-            row = {"": name, "γ": _sharpness(found, name, block)}
+            rate = found.run(name, design.seeds[0], block).resolved().lr
+            row = {"": name, "γ": _sharpness(found, name, block), "learning rate": f"{rate:g}"}
             row[metric] = percent(found.group(name, block)[metric])
             row |= {"over the best temperature": interval(gain) if gain else ""}
             rows.append(({"block": design.title(block)} if len(design.blocks) > 1 else {}) | row)

@@ -11,12 +11,20 @@ import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hnlib.experiments.evidence import one_of
 from hnlib.training import config
 
 SCHEMA = ("extends", "blocks", "mixed", "primary", "matters", "fresh")  # no fields of runs
+
+
+class Point(NamedTuple):
+    """A point of a changed grid: its values of what was changed, and the published points."""
+
+    name: str
+    values: dict[str, Any]
+    published: tuple[str, ...]
 
 
 def merged(base: dict, more: dict) -> dict:
@@ -125,14 +133,15 @@ def _alike(key: str, value: Any, others: list) -> Any:
 
 def regridded(
     known, grids: list[dict], arms: dict[str, dict[str, dict]], over: dict[str, list]
-) -> tuple[dict[str, dict[str, dict]], dict[str, tuple[str, ...]]]:
+) -> tuple[dict[str, dict[str, dict]], dict[str, tuple[str, ...]], list[Point]]:
     """Return the arms by block where grids have other values, and whose places new points take.
 
     A published point stays as it was. A new one that two grids name alike is that of the first: a
     tilt of 0 is the untilted arm. Arms of no grid stay, with what they extend. The second
-    dictionary names all published points of the grid of each arm whose grid was changed.
+    dictionary names all published points of the grid of each arm whose grid was changed. Then come
+    the points of each changed grid; a tilt of 0 may be one of two.
     """
-    changed = []
+    changed, asked = [], []
     for grid in grids:
         new = {key: over[key] for key in named(grid) if key in over}
         before = points(known, **grid)
@@ -143,6 +152,10 @@ def regridded(
             remedy = same if "{gamma" in grid["name"] else "give fewer digits"
             raise ValueError(f"grid has two points of the name {twice[0]!r}; {remedy}")
         changed.append((before, after, bool(new)))
+        of_grid = tuple(name for name, _ in before)
+        for name, point in zip(names, itertools.product(*(grid["over"] | new).values())):
+            values = {key: x for key, x in zip(grid["over"], point) if key in new}
+            asked += [Point(name, values, of_grid)] if new else []
     found, places = {}, {}
     for block, before in arms.items():
         here = lambda some: {x: arm for x, arm in some if block in arm.get("blocks", arms)}  # noqa: B023, E731
@@ -154,7 +167,29 @@ def regridded(
                     found[block][name] = before.get(name, arm)
                     places |= {name: tuple(name for name, _ in published)} if new else {}
         found[block] = standing(found[block], before)
-    return found, places
+    return found, places, asked
+
+
+def in_places(asked: list[Point]) -> dict[str, tuple[str, ...]]:
+    """Return the published points of all changed grids of a point, by its name."""
+    found: dict[str, tuple[str, ...]] = {}
+    for one in asked:
+        found[one.name] = found.get(one.name, ()) + one.published
+    return found
+
+
+def check_kept(asked: list[Point], patterns: list[str]) -> None:
+    """Raise ValueError if arms leave out all points at a value that a grid was given for."""
+    at: dict[tuple, list[str]] = {}
+    for one in asked:
+        for pair in one.values.items():
+            at.setdefault(pair, []).append(one.name)
+    for (key, value), names in at.items():
+        if not any(fnmatchcase(name, one) for name in names for one in patterns):
+            raise ValueError(
+                f"arms must keep points at {key} = {value}, which grid has, such as {names[0]!r}; "
+                "add some, or leave arms out"
+            )
 
 
 def standing(left: dict[str, dict], before: dict[str, dict]) -> dict[str, dict]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+from pydantic import ValidationError
 
 from hnlib.experiments import arms as making
 from hnlib.training import config, kinds
@@ -32,7 +35,7 @@ def check(made: Design, published: Design) -> None:
     if made.changed.get("epochs", (1, 1))[1] == 0:  # all arms would be one
         raise ValueError("epochs must be at least 1, got 0; without them nothing is compared")
     of_keys: dict[tuple, str] = {}
-    tried, counted = set(), set()
+    tried, counted, refused = set(), set(), []
     for block, name, run in made.runs():
         # what a grid varies is named anew, but for what its points extend
         words = made.own(name, block).get("extends", "") if name in gridded else name
@@ -46,7 +49,10 @@ def check(made: Design, published: Design) -> None:
         named = *(getattr(run, x, None) for x in NAMED), run.epochs == 0
         if named not in counted:  # the pictures of a folder are counted for it
             counted.add(named)
-            run.check_names()
+            try:
+                run.check_names()
+            except ValueError as error:  # of all runs, for which a limit may be lower
+                refused.append(error)
         case = run.dataset, run.encoder, run.method, config.canonical(run.options)
         if case not in tried:
             tried.add(case)
@@ -57,6 +63,8 @@ def check(made: Design, published: Design) -> None:
             raise ValueError(
                 f"validation must be at least 1, got 0: {made.name}.toml chooses by {by[0]}"
             )
+    if refused:
+        raise lowest(refused) from None
 
     for block in made.blocks:
         for name, rule in made.chosen_in(block).items():
@@ -73,6 +81,18 @@ def check(made: Design, published: Design) -> None:
                         f"{name!r} of {made.name}.toml is chosen among {pattern!r}, of which "
                         f"{source.name} has no arm here; keep some"
                     )
+
+
+def lowest(refused: list[ValueError]) -> ValueError:
+    """Return the first of several refusals; of those of one limit the lowest, which all allow."""
+    limits = {}
+    for error in refused:
+        if found := re.match(r"(\w+) must be at most (?:the )?([\d,]+)", str(error)):
+            limits[error] = found[1], int(found[2].replace(",", ""))
+    first = refused[0]
+    same = [x for x in limits if first in limits and limits[x][0] == limits[first][0]]
+    chosen = min(same, key=limits.__getitem__, default=first)
+    return ValueError(config.sentence(chosen)) if isinstance(chosen, ValidationError) else chosen
 
 
 def _differ(published: Design, one: str, other: str, block: str) -> bool:

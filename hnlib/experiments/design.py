@@ -10,47 +10,28 @@ import functools
 import hashlib
 import itertools
 import json
-import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, ValidationError
+from pydantic import BeforeValidator, ConfigDict
 from pydantic.dataclasses import dataclass
 
 from hnlib._files import own_name
 from hnlib.experiments import arms as making
 from hnlib.experiments import evidence
 from hnlib.experiments.arms import SCHEMA, flat, merged
-from hnlib.experiments.checks import check
+from hnlib.experiments.checks import check, lowest
 from hnlib.experiments.evidence import one_of
+from hnlib.experiments.seeds import numbered, of_text
 from hnlib.training import config, kinds
 
 UNTRAINED = "untrained"
 ADDED = ("add", "loss")  # arms of your own
 SELECTED = ("seeds", "arms", "blocks", "primary", "beside", *ADDED)  # of one design alone
 NO_FIELDS = (*SELECTED, "grid", "options")  # parameters that are no fields of runs
-
-
-def _seeds(text: Any) -> Any:
-    """Return the seeds of a text like "0-11" or "3"."""
-    if not isinstance(text, str):
-        return text
-    first, _, last = text.partition("-")
-    if not re.fullmatch(r"\d+(-\d+)?", text) or int(last or first) < int(first):
-        raise ValueError(f'seeds must be like "0-11" or "3", got {text!r}')
-    return tuple(range(int(first), int(last or first) + 1))
-
-
-def _numbered(seeds: Any, first: int) -> Any:
-    """Return seeds: so many from the first, or those of a text or a list."""
-    if not isinstance(seeds, int):
-        return _seeds(seeds)
-    if seeds < 1 or isinstance(seeds, bool):
-        raise ValueError(f"seeds must be at least one, got {seeds}")
-    return tuple(range(first, first + seeds))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, config=ConfigDict(extra="forbid"))
@@ -66,7 +47,7 @@ class Design:
     question: str
     primary: str
     beside: tuple[str, ...] | dict[str, str] = ()  # or beside which metric
-    seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds)]
+    seeds: Annotated[tuple[int, ...], BeforeValidator(of_text)]
     minutes: float = 0.0
     after: tuple[str, ...] = ()  # whose seeds this one, which repeats or confirms it, leaves out
     closed: str = ""  # why no further run is planned
@@ -308,10 +289,15 @@ def load_all(names: Iterable[str], /, *, small: bool = False, **parameters) -> l
         given["loss"], own = making.of_file(given["loss"], every[0].fields["kind"])
         given["add"] = making.own(given.get("add", {}), own) | own
     first, others = given, {key: value for key, value in given.items() if key not in ADDED}
-    try:
-        return [_at(x, small, others if i else first) for i, x in enumerate(every)]
-    except ValidationError as error:
-        raise ValueError(config.sentence(error)) from None
+    made, refused = [], []
+    for i, one in enumerate(every):
+        try:
+            made.append(_at(one, small, others if i else first))
+        except ValueError as error:
+            refused.append(error)
+    if refused:
+        raise lowest(refused) from None
+    return made
 
 
 def _grids(published: Design) -> list[dict]:
@@ -356,7 +342,7 @@ def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
         for key in given:
             one_of(usual, key, f"runs of {name}.toml have no parameter")
         if "seeds" in given:
-            given = given | {"seeds": _numbered(given["seeds"], published.seeds[0])}
+            given = given | {"seeds": numbered(given["seeds"], published.seeds[0])}
         if isinstance(given.get("arms"), str):
             raise ValueError(f'arms must be a list, such as ["t0.1*"], got {given["arms"]}')
         return {k: v for k, v in given.items() if config.canonical(usual[k]) != config.canonical(v)}
@@ -381,10 +367,13 @@ def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
     here, no_block = usual | changed, f"{name}.toml has no block"
     blocks = {one_of(published.blocks, x, no_block): published.blocks[x] for x in here["blocks"]}
 
-    arms, places = published.arms, {}
+    arms, places, asked_for = published.arms, {}, []
     if over := making.changed_values(published.grids, changed):
-        arms, places = making.regridded(known, published.grids, arms, over)
-    few = {} if "arms" in given else places  # a new point is in the place of those that were kept
+        arms, places, asked_for = making.regridded(known, published.grids, arms, over)
+    if own_grid and "arms" in given:
+        making.check_kept(asked_for, given["arms"])
+    # a new point is in the place of those that were kept
+    few = {} if "arms" in given else making.in_places(asked_for)
 
     asked_of_all = {key for key, value in fitted.items() if value is True and key in changed}
 
@@ -431,7 +420,7 @@ def _apart(made: Design, given: dict, asked: dict) -> Design:
             f"{made.name} repeats or confirms {taken[shared[0]]}, which has seed {shared[0]}, too; "
             f"give how many seeds, such as {len(made.seeds)}, not which"
         )
-    past, (usual, _) = _numbered(count, max(taken) + 1), made.changed.get("seeds", (made.seeds, ()))
+    past, (usual, _) = numbered(count, max(taken) + 1), made.changed.get("seeds", (made.seeds, ()))
     return replace(made, seeds=past, changed=made.changed | {"seeds": (usual, past)})
 
 

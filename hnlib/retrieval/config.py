@@ -183,9 +183,9 @@ class RetrievalRun(Configuration):
                 "dataset must have two pairs to train on (of a folder: qrels/train.tsv, or titles "
                 f"of documents), got {len(answers)} of {self.dataset!r}"
             )
-        self.check_batch(len(answers), "pairs for training")
         topics = collection.topics
         self.check_distinct([topics[x] for x in answers] if topics else answers, bool(topics))
+        self.check_batch(len(answers), "pairs for training")
 
     def check_data(self, root: Path | str | None = None) -> None:
         """Raise ValueError unless collections are in place that are not downloaded; reads them."""
