@@ -273,7 +273,7 @@ def test_what_is_told_of_a_changed_design_names_no_arms_that_a_grid_replaced():
     kept = experiments.load("map", small=True)
     assert "arms = " in execution.told(kept)
     points = {"temperature": [0.1, 0.2], "beta": [0, 1]}
-    for arms, named in ({}, False), ({"arms": ["t0.1*"]}, True):
+    for arms, named in ({}, False), ({"arms": ["t0.1*", "t0.2 b0"]}, True):
         made = experiments.load("map", small=True, grid=points, **arms)
         words = execution.told(made)
         assert "grid = " in words and ("arms = " in words) == named
