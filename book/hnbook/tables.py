@@ -86,8 +86,9 @@ def table(rows, *, words: bool = False, caption: str = "") -> Table:
 def added(found, temperatures: str) -> Table | None:
     """Return a table of the arms that `add` and `loss` brought beside the best temperature.
 
-    It has the sharpness of each, as `hnlib profile` measures it. Validation chooses the temperature
-    of each block among the arms that match `temperatures`. None if no arms were added.
+    It has the sharpness of each, as `hnlib profile` measures it, and its rate. Validation chooses
+    the temperature of each block among the arms that match `temperatures`. None if no arms were
+    added.
     """
     design, rows = found.design, []
     for block in design.blocks if design.added else ():

@@ -139,7 +139,7 @@ def regridded(
     A published point stays as it was. A new one that two grids name alike is that of the first: a
     tilt of 0 is the untilted arm. Arms of no grid stay, with what they extend. The second
     dictionary names all published points of the grid of each arm whose grid was changed. Then come
-    the points of each changed grid; a tilt of 0 may be one of two.
+    the points of each changed grid; a tilt of 0 may be a point of two.
     """
     changed, asked = [], []
     for grid in grids:

@@ -25,7 +25,7 @@ from hnlib.experiments import evidence
 from hnlib.experiments.arms import SCHEMA, flat, merged
 from hnlib.experiments.checks import check, lowest
 from hnlib.experiments.evidence import one_of
-from hnlib.experiments.seeds import numbered, of_text
+from hnlib.experiments.seeds import numbered, seeds_of
 from hnlib.training import config, kinds
 
 UNTRAINED = "untrained"
@@ -47,7 +47,7 @@ class Design:
     question: str
     primary: str
     beside: tuple[str, ...] | dict[str, str] = ()  # or beside which metric
-    seeds: Annotated[tuple[int, ...], BeforeValidator(of_text)]
+    seeds: Annotated[tuple[int, ...], BeforeValidator(seeds_of)]
     minutes: float = 0.0
     after: tuple[str, ...] = ()  # whose seeds this one, which repeats or confirms it, leaves out
     closed: str = ""  # why no further run is planned

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 
-def of_text(text: Any) -> Any:
+def seeds_of(text: Any) -> Any:
     """Return the seeds of a text like "0-11" or "3"."""
     if not isinstance(text, str):
         return text
@@ -19,7 +19,7 @@ def of_text(text: Any) -> Any:
 def numbered(seeds: Any, first: int) -> Any:
     """Return seeds: so many from the first, or those of a text or a list."""
     if not isinstance(seeds, int):
-        return of_text(seeds)
+        return seeds_of(seeds)
     if seeds < 1 or isinstance(seeds, bool):
         raise ValueError(f"seeds must be at least one, got {seeds}")
     return tuple(range(first, first + seeds))
