@@ -46,7 +46,8 @@ def corpus(
     short = [i for i, document in enumerate(documents) if len(document) < 2]
     if not documents or short or isinstance(documents[0], str):
         raise ValueError(
-            f"{name} must be lists of at least 2 sentences; shorter are documents {short[:9]}"
+            f"{name} must be lists of at least 2 sentences; shorter are documents {short[:9]} (a "
+            "file has one sentence a line, and an empty line between documents)"
         )
     sentences = list(itertools.chain.from_iterable(documents))
     tokenizer = learned(sentences, vocabulary)
