@@ -213,7 +213,7 @@ TYPED = {
     "epochs": (1, 3, 30),
     "train_size": (40, 300, 5000),
     "validation": (0, 100, 1000),
-    "batch_size": (2, 33, 64, 512),
+    "batch_size": (2, 33, 512, 2048),
     "lr": (0.01, 0.0003),
     "seeds": (1, 3, 12, "5-6"),
     "precision": ("32-true", "bf16-mixed"),
