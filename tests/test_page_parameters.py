@@ -1,6 +1,7 @@
 """The first cell of a page that trains: what can be varied there, and what is refused there."""
 
 import ast
+import contextlib
 import random
 import re
 import shutil
@@ -69,6 +70,21 @@ def training(page, monkeypatch, **given):
     finally:
         plt.close("all")
     raise AssertionError(f"{page} trains nothing")
+
+
+def shown_for(page, name):
+    """Return the first list or dictionary that a comment of the first cell proposes."""
+    (line,) = (
+        line
+        for cell in PAGES[page][0].cells
+        for line in cell.source.splitlines()
+        if line.startswith(f"{name} = None")
+    )
+    first = re.search(r"[\[{]", line)
+    for end in range(first.end(), len(line)):
+        with contextlib.suppress(SyntaxError):
+            return ast.literal_eval(line[first.start() : end + 1])
+    raise AssertionError(line)
 
 
 @pytest.fixture(autouse=True)
@@ -143,14 +159,7 @@ def test_a_page_asks_for_what_its_parameters_say(page, monkeypatch):
         for name, value in given.items():
             assert {getattr(run, name, value) for run in runs} == {value}, (one.name, name)
     if "grid" in values:
-        text = next(
-            line.partition("#")[2]
-            for cell in PAGES[page][0].cells
-            for line in cell.source.splitlines()
-            if line.startswith("grid = None")
-        )
-        grid = ast.literal_eval(text[text.index("{") : text.index("}") + 1])  # of the comment
-        every = designs(page, monkeypatch, grid=grid)
+        every = designs(page, monkeypatch, grid=shown_for(page, "grid"))
         assert [one.name for one in every if "grid" in one.changed]
 
 
@@ -223,6 +232,7 @@ TYPED = {
     "loss": ("examples/losses/amplifier.py", "examples/losses/warp.py"),
     "small": (True,),
 }
+OFFLINE = {"images": "digits", "graphs": "motifs", "text": "topics", "search": "generated"}
 REMEDY = re.compile(r"(\w+) (?:must be )?at most (?:the )?([\d,]+)")
 
 
@@ -231,12 +241,14 @@ REMEDY = re.compile(r"(\w+) (?:must be )?at most (?:the )?([\d,]+)")
 def test_any_few_parameters_are_planned_or_refused_with_a_remedy_that_works(
     page, monkeypatch, tmp_path
 ):
-    """Random ones together, with data of yours or not; a limit that is named is followed."""
+    """Random ones together, on data of yours or not; a limit that is named is followed."""
     rng, values = random.Random(page), PAGES[page][1]
-    name, make = own_data.KINDS[KINDS.get(page, "images")]
+    kind = KINDS.get(page, "images")
+    name, make = own_data.KINDS[kind]
     possible = {key: typed for key, typed in TYPED.items() if key in values}
-    possible["dataset"] = (make(tmp_path / name),)
-    for _ in range(3):
+    possible |= {key: (shown_for(page, key),) for key in ("arms", "grid") if key in values}
+    possible["dataset"] = (make(tmp_path / name), OFFLINE[kind])
+    for _ in range(4):
         given = {key: rng.choice(possible[key]) for key in rng.sample(sorted(possible), 3)}
         for _ in range(4):
             try:
