@@ -1,6 +1,7 @@
 """Data of the reader's own: a run is asked for under the key that it is recorded under."""
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -87,8 +88,12 @@ def test_what_chooses_by_validation_is_refused_data_that_have_none(page, tmp_pat
     assert experiments.load(page, dataset=own).changed
     (tmp_path / "mine/qrels/dev.tsv").unlink()
     for name in (own, "cranfield"):
-        with pytest.raises(ValueError, match="dataset must have validation queries"):
+        with pytest.raises(ValueError, match="dataset must have validation queries") as found:
             experiments.load(page, dataset=name)
+    proposed = {*re.search("as (.*) have", str(found.value))[1].split(", ")}
+    assert "scifact" in proposed and "cranfield" not in proposed
+    for name in proposed:
+        assert experiments.load(page, dataset=name).names()
     every = experiments.load(page, dataset="banking77")
     assert all(run.leak for one in (every, *every.choosers()) for *_, run in one.runs())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -180,16 +181,22 @@ def in_places(asked: list[Point]) -> dict[str, tuple[str, ...]]:
 
 def check_kept(asked: list[Point], patterns: list[str]) -> None:
     """Raise ValueError if arms leave out all points at a value that a grid was given for."""
-    at: dict[tuple, list[str]] = {}
+    at: dict[tuple, dict[str, None]] = {}  # names once, in their order
     for one in asked:
         for pair in one.values.items():
-            at.setdefault(pair, []).append(one.name)
-    for (key, value), names in at.items():
-        if not any(fnmatchcase(name, one) for name in names for one in patterns):
-            raise ValueError(
-                f"arms must keep points at {key} = {value}, which grid has, such as {names[0]!r}; "
-                "add some, or leave arms out"
-            )
+            at.setdefault(pair, {})[one.name] = None
+    kept = lambda names: any(fnmatchcase(name, one) for name in names for one in patterns)  # noqa: E731
+    missing = {pair: names for pair, names in at.items() if not kept(names)}
+    if missing:
+        (key, value), left, more = next(iter(missing)), [*missing.values()], []
+        while left:
+            at_most_values = Counter(itertools.chain(*left)).__getitem__
+            more.append(max(left[0], key=at_most_values))
+            left = [names for names in left if more[-1] not in names]
+        raise ValueError(
+            f"arms must keep points at {key} = {value}, which grid has; add "
+            f"{', '.join(map(repr, more))} to arms, or leave arms out"
+        )
 
 
 def standing(left: dict[str, dict], before: dict[str, dict]) -> dict[str, dict]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -71,9 +72,11 @@ def check(made: Design, published: Design) -> None:
             source = made.choosing(rule)
             run = next((run for of, _, run in source.runs() if of == block), None)
             if run and rule["by"].endswith("_validation") and not run.validates():
+                able = [x for x in run.datasets if replace(run, dataset=x).validates()]
                 raise ValueError(
-                    "dataset must have validation queries (of a folder: qrels/dev.tsv), by which "
-                    f"{made.name}.toml chooses {name!r}, got {run.dataset!r}"
+                    f"dataset must have validation queries, by which {made.name}.toml chooses "
+                    f"{name!r}, as {', '.join(able)} have, and a folder with qrels/dev.tsv; "
+                    f"got {run.dataset!r}"
                 )
             for pattern in making.several(rule["among"]):
                 if not source.like(pattern, block):
