@@ -167,6 +167,7 @@ def test_the_sentence_and_the_row_name_both_sharpnesses_the_task_and_the_attempt
     effect = Effect(0.6, 0.1, 15, "", family=2)
     chosen = {"N1": [{"options": {"temperature": 0.15}}]}
     one = {"margin": 0.5, "profile": "γ = 4.00: a temperature", "chosen": chosen}
+    one["fresh"] = {"ours": [[60.6]], "N1": [[60.0]]}
     found = null.Outcome("my_loss", null.VERSION, {"digits": one | {"effects": {"N1": effect}}}, 2)
     assert found.sentence.startswith("my_loss, null model 3, attempt 2: digits +0.6")
     assert "over the best temperature, leads (the temperature's γ = 6.67, the loss's γ = 4.00)" in (
@@ -187,6 +188,7 @@ def test_the_sentence_says_where_the_best_temperature_is_at_the_edge_of_the_grid
     tried = [{"options": {"temperature": t}, "lr": lr} for t, lr in several]
     assert null._edge(tried) == words
     one = {"profile": "", "chosen": {"N1": tried}, "edge": words, "margin": 0.5}
+    one["fresh"] = {"ours": [[60.6]], "N1": [[60.0]]}
     effect = Effect(0.6, 0.1, 15, "", family=2)
     said = null.Outcome(
         "mine", null.VERSION, {"digits": one | {"effects": {"N1": effect}}}
@@ -194,6 +196,58 @@ def test_the_sentence_says_where_the_best_temperature_is_at_the_edge_of_the_grid
     assert [
         x for x in ("temperature", "rate") if f"best {x} is at the edge of its grid" in said
     ] == words
+
+
+@pytest.mark.parametrize(
+    ("scores", "near"),
+    [
+        ((0.700, 0.691, 0.689, 0.60), []),  # its neighbours, 0.2 and 0.5, are within the margin
+        ((0.700, 0.691, 0.685, 0.60), [0.2, 0.5]),
+        ((0.700, 0.685, 0.691, 0.60), [0.2, 0.5]),
+    ],
+)
+def test_the_sentence_says_where_a_temperature_between_two_of_the_grid_may_be_better(scores, near):
+    """As on a task of your own, for which the grid may be too coarse; a worse rate says nothing."""
+    several = [(0.3, 0.1), (0.2, 0.1), (0.5, 0.2), (0.3, 0.2), (1.0, 0.1)]
+    tried = [{"options": {"temperature": t}, "lr": lr} for t, lr in several]
+    found = null._coarse(tried, np.insert(scores, 3, 0.5), margin=1.2)
+    assert found == near and null._coarse(tried[:1] + tried[3:4], np.array([0.7, 0.5]), 1.2) == []
+    one = {"profile": "", "chosen": {"N1": tried}, "coarse": found, "margin": 1.2}
+    one |= {
+        "fresh": {"ours": [[60.0]], "N1": [[60.0]]},
+        "effects": {"N1": Effect(0.6, 0.1, 15, "")},
+    }
+    said = null.Outcome("mine", null.VERSION, {"own": one}).sentence
+    assert ("neighbours in the grid, 0.2 and 0.5, one is worse by more" in said) == bool(near)
+
+
+def test_the_grids_of_the_protocol_are_fine_at_their_best():
+    """The control is a tenth of the margin."""
+    found = experiments.recorded("null-3")
+    for name, block in found.design.blocks.items():
+        arms = {arm: found.design.arms[name][arm] for arm in found.design.matching("N1 *", name)}
+        means = {arm: found.mean(arm, found.design.metric(name), name) for arm in arms}
+        order = sorted(arms, key=means.__getitem__, reverse=True)
+        scores = np.array([means[arm] for arm in order])
+        tried = [arms[arm] for arm in order]
+        assert null._coarse(tried, scores, block["matters"]) == []
+        assert null._coarse(tried, scores, block["matters"] / 10), "control"
+
+
+def test_a_tie_of_unlike_settings_is_no_discovery():
+    """Halves of the same queries: what is better on one is worse on the other, and N1 chooses."""
+    rng, seeds = np.random.default_rng(0), 12
+    queries = rng.normal(0, 0.1, (48, 1, 200))
+    queries -= queries.mean(2, keepdims=True)  # all settings tie over all queries
+    luck = lambda count: rng.normal(0, 1e-3, (count, seeds, 1))  # noqa: E731
+    base, ours = 0.5 + queries + luck(48), 0.5 + 0 * queries[:1] + luck(1)
+    effect = null.compare({"ours": ours, "N1": base}, 1, seeds)
+    margin = 0.9 * effect.low
+    assert comparisons.verdict(effect, margin) == "beats" and margin > 0.5
+    fresh = {"ours": null.points(ours), "N1": null.points(base)}
+    assert null.judge(effect, margin, null.lead({"fresh": fresh})) == "leads"
+    fresh["ours"] = null.points(ours + 2 * margin / 100)
+    assert null.judge(effect, margin, null.lead({"fresh": fresh})) == "beats"
 
 
 @pytest.mark.parametrize(("before", "quick"), [("null model 2", False), (null.VERSION, True)])
@@ -263,6 +317,10 @@ def test_a_task_of_ones_own_ends_with_a_verdict_and_is_resumed(file, tmp_path, m
     record, one = tried("[{'t': 0.05}, {'t': 0.5}]")
     assert len(record["attempts"]) == 2
     assert one["effects"]["N1"]["verdict"] == "equivalent"  # N1 has it
+    own.write_text(TASK.replace("7, 1.0", "7, 9.0"))
+    record, one = tried("[{'t': 0.05}, {'t': 0.5}]")
+    assert len(record["attempts"]) == 3 and one["margin"] == 9.0  # a margin is no free choice
+    assert len([*out.glob("*/record.json")]) == 3  # and no verdict is written over
 
 
 @pytest.fixture
@@ -429,7 +487,9 @@ def test_the_ledger_names_the_verdicts_of_its_effects(version):
         assert not files or one["code"] == files[0].read_text("utf-8")
         for task in one.get("tasks", {}).values():
             for base, effect in null.effects(task).items():
-                found = comparisons.verdict(effect, task["margin"])
+                # version 2 kept no scores of the fresh seeds
+                lead = null.lead(task) if version == "null3_ledger" else np.inf
+                found = null.judge(effect, task["margin"], lead)
                 assert found == task["effects"][base]["verdict"]
         every = [one, *one.get("tasks", {}).values()]
         for seeds in filter(None, (part.get("seeds") for part in every if "code" in one)):
@@ -454,6 +514,36 @@ def test_tasks_of_a_loss_join_in_the_ledger_if_its_code_is_the_same(monkeypatch)
             assert one == whole["tasks"][task] | {"environment": {"date": task}}
     assert joined(parts[0] | {"code": "another"}, parts[1]) == parts[1]
     assert joined({}, parts[1]) == parts[1]
+    found = joined(parts[0] | {"attempts": ["weince-1", "weince-2"]}, parts[1])
+    assert len(found["attempts"]) == 3 and "attempt 3" in found["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"margin": 0.05}, "margin, fresh seeds and family of digits are not the protocol's"),
+        ({"difference": 0.9}, "its verdict on digits does not follow from its scores"),
+        ({"difference": 0.9, "verdict": "beats"}, "does not follow from its scores"),
+        ({"verdict": "leads"}, "does not follow from its scores"),
+        ({"family": 1}, "margin, fresh seeds and family"),
+        ({}, ""),
+    ],
+)
+def test_a_record_that_was_edited_by_hand_does_not_enter_the_ledger(changed, words, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "book/recorders")
+    from null_ledger import check
+
+    record = evidence.measurement("null3_ledger")["focal"]
+    one = record["tasks"]["digits"]
+    effect = one["effects"]["N1"] | {x: changed[x] for x in changed if x != "margin"}
+    one = one | {x: changed[x] for x in changed if x == "margin"} | {"effects": {"N1": effect}}
+    record = record | {"tasks": {"digits": one}}
+    if not words:
+        return check(record)
+    with pytest.raises(SystemExit, match=words):
+        check(record)
+    with pytest.raises(SystemExit, match="my_task-1 is no task of null model 3"):
+        check(record | {"tasks": {"my_task-1": one}})
 
 
 def test_no_plain_temperature_beats_in_the_simulation():
@@ -521,10 +611,10 @@ def test_each_control_has_the_verdict_that_it_must_have_on_each_task():
         assert ledger[control]["tasks"].keys() == blocks.keys()
         for name, one in ledger[control]["tasks"].items():
             assert one["margin"] == blocks[name]["matters"] and not one["diverged"]
-            effect = null.effects(one)["N1"]
-            assert comparisons.verdict(effect, one["margin"]) == word
+            effect, lead = null.effects(one)["N1"], null.lead(one)
+            assert null.judge(effect, one["margin"], lead) == word
             near = 1.01 * effect.low if word == "beats" else 0.99 * abs(effect.difference)
-            assert comparisons.verdict(effect, near) != word
+            assert null.judge(effect, near, lead) != word
 
 
 def test_two_kinds_of_processor_give_the_same_scores():

@@ -153,6 +153,7 @@ def test_each_word_of_a_trial_is_about_its_margin(difference, error, word):
     effect = Effect(difference, error, 15, "these queries", family=2)
     chosen = {"N1": [{"options": {"temperature": 0.1}}]}
     task = {"effects": {"N1": effect}, "margin": 0.5, "profile": "", "chosen": chosen}
+    task["fresh"] = {"ours": [[60 + difference]], "N1": [[60.0]]}
     outcome = null.Outcome("mine", "null model", {"digits": task})
     ((*_, said),) = outcome.rows()
     assert said == word and f", {word}" in outcome.sentence

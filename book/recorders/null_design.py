@@ -146,9 +146,11 @@ def shares(task: str, world: Landscape, scenario: str) -> dict[str, float]:
         own = mixtures if is_paired else rng.standard_normal(shape)
         true, deviations = world.at(temperatures(world, scenario, rng))
         ours = side(true + lead / 100, deviations, own)
-        effect = selection.fit(ours, side(*base, mixtures), choosers=len(protocol.seeds))
+        theirs, choosing = side(*base, mixtures), len(protocol.seeds)
+        effect = selection.fit(ours, theirs, choosers=choosing)
         effect = replace(effect, family=count, holm=min(1.0, count * effect.p))
-        words[comparisons.verdict(effect, block["matters"])] += 1
+        best, of_n1 = (one[0, choosing:].mean() for one in (ours, theirs))  # on all queries
+        words[null.judge(effect, block["matters"], 100 * (best - of_n1))] += 1
     return {word: number / TRIALS for word, number in words.most_common()}
 
 

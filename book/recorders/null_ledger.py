@@ -22,6 +22,7 @@ def entry(path: Path) -> dict:
         record = json.loads(path.read_text(encoding="utf-8"))
         if record["protocol"] != null.VERSION:
             raise SystemExit(f"{path} is of {record['protocol']}, not of {null.VERSION}")
+        check(record)
         return record
     try:
         null_files.read(path)
@@ -31,10 +32,30 @@ def entry(path: Path) -> dict:
     raise SystemExit(f"{path} is not refused; run `hnlib null {path}`")
 
 
+def check(record: dict) -> None:
+    """Stop unless a record's tasks are those of the protocol, and its numbers agree."""
+    blocks = null.protocol().blocks
+    for task, one in record["tasks"].items():
+        if task not in blocks:
+            raise SystemExit(f"{record['name']}: {task} is no task of {null.VERSION}")
+        effect, block = null.effects(one)["N1"], blocks[task]
+        given = one["margin"], len(one["seeds"]), effect.family
+        if given != (block["matters"], block["fresh"], len(blocks)):
+            raise SystemExit(
+                f"{record['name']}: margin, fresh seeds and family of {task} are not the protocol's"
+            )
+        lead = null.lead(one)
+        word = null.judge(effect, one["margin"], lead)
+        if word != one["effects"]["N1"]["verdict"] or abs(effect.difference - lead) > one["margin"]:
+            raise SystemExit(
+                f"{record['name']}: its verdict on {task} does not follow from its scores"
+            )
+
+
 def joined(known: dict, new: dict) -> dict:
     """Return a record with the tasks that the ledger has of the same code, and its sentence anew.
 
-    Each task keeps the environment of its trainings.
+    Each task keeps the environment of its trainings, and all attempts count.
     """
     if "tasks" not in new or known.get("code") != new.get("code"):
         return new
@@ -45,8 +66,9 @@ def joined(known: dict, new: dict) -> dict:
     }
     tasks = {task: tasks[task] for task in null.protocol().blocks if task in tasks}
     effects = {task: one | {"effects": null.effects(one)} for task, one in tasks.items()}
-    outcome = null.Outcome(new["name"], new["protocol"], effects, len(new["attempts"]))
-    return new | {"tasks": tasks, "sentence": outcome.sentence}
+    attempts = sorted({*known.get("attempts", ()), *new["attempts"]})
+    outcome = null.Outcome(new["name"], new["protocol"], effects, len(attempts))
+    return new | {"tasks": tasks, "attempts": attempts, "sentence": outcome.sentence}
 
 
 if __name__ == "__main__":

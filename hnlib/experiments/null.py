@@ -42,7 +42,7 @@ FINALISTS = 4  # settings of a side that train with them: few others are ever th
 SPLITS = 50  # random halves of the queries
 SHIFT = 1000  # from the seeds of N1 to those of the identity control
 WORDS = {
-    "beats": "the interval lies above the margin",
+    "beats": "the interval lies above the margin, and so does the lead on all queries",
     "leads": "better, but perhaps by less than the margin",
     "equivalent": "two one-sided tests find the difference within the margin",
     "unresolved": "the interval is too wide to tell",
@@ -203,6 +203,23 @@ def compare(scores: dict[str, np.ndarray], family: int, choosers: int) -> Effect
     return replace(effect, family=family, holm=min(1.0, family * effect.p))
 
 
+def judge(effect: Effect, margin: float, lead: float) -> str:
+    """Return the verdict of an effect; one that beats must lead by the margin on all queries, too.
+
+    The halves are of the same queries. Where unlike settings tie over all of them, what is better
+    on one half is worse on the other, so the side that chooses among more settings is judged too
+    low.
+    """
+    word = comparisons.verdict(effect, margin)
+    return "leads" if word == "beats" and lead <= margin else word
+
+
+def lead(task: dict) -> float:
+    """Return the lead of our best over N1's, in points on all queries, with the fresh seeds."""
+    ours, base = (np.mean(task["fresh"][side][0]) for side in ("ours", "N1"))
+    return float(ours - base)
+
+
 def points(scores: np.ndarray) -> list[list[float]]:
     """Return the mean scores of settings and seeds, in points."""
     return (100 * scores.mean(2)).round(3).tolist()
@@ -237,6 +254,12 @@ def _sharpness(task: dict) -> str:
         parts.append(f"the loss's {of_loss}")
     # records before this was noticed have no such field; none of them chose an edge
     parts += [f"the best {name} is at the edge of its grid" for name in task.get("edge", ())]
+    if near := task.get("coarse"):
+        listed = " and ".join(f"{t:g}" for t in near)
+        parts.append(
+            f"of its neighbours in the grid, {listed}, one is worse by more than the margin: "
+            "a temperature between may be better"
+        )
     return ", ".join(parts)
 
 
@@ -248,6 +271,21 @@ def _edge(tried: list[Setting]) -> list[str]:
     values = {"temperature": [one["options"]["temperature"] for one in tried]}
     values["rate"] = [one["lr"] for one in tried]
     return [name for name, every in values.items() if every[0] in (min(every), max(every))]
+
+
+def _coarse(tried: list[Setting], scores: np.ndarray, margin: float) -> list[float]:
+    """Return the neighbours of the best temperature if one is worse by more than the margin.
+
+    The scores of the settings, the best first, are shares. Then a plain temperature between two of
+    the grid could beat such an N1; within the margin a peak between two is lower than that.
+    """
+    best: dict[float, float] = {}
+    for one, score in zip(tried, scores):
+        best.setdefault(one["options"]["temperature"], score)  # at its best rate
+    grid, (first, *_) = sorted(best), best
+    k = grid.index(first)
+    near = [*grid[max(k - 1, 0) : k], *grid[k + 1 : k + 2]]
+    return near if any(best[first] - best[t] > margin / 100 for t in near) else []
 
 
 @dataclass
@@ -263,7 +301,7 @@ class Outcome:
         """Yield task, null model ("N1"), effect, and verdict."""
         for task, one in self.tasks.items():
             for base, effect in one["effects"].items():
-                yield task, base, effect, comparisons.verdict(effect, one["margin"])
+                yield task, base, effect, judge(effect, one["margin"], lead(one))
 
     @property
     def lines(self) -> list[str]:
@@ -358,13 +396,15 @@ def null(
     name = loss.name if loss else f"{target}-{experiment.digest[:8]}"
     stem = name.rpartition("-")[0]
     out = out or records.default_folder().parent / "null"
-    for folder in (out / name, out / "runs"):
-        folder.mkdir(parents=True, exist_ok=True)
-    digest = re.escape(stem) + "-[0-9a-f]{8}"
-    attempts = sorted(path.name for path in out.iterdir() if re.fullmatch(digest, path.name))
-    print(f"{name}, attempt {len(attempts)}; records go to {out}", flush=True)
+    folder = out / (f"{name}-on-{named(task)}" if task else name)
+    for place in (folder, out / "runs"):
+        place.mkdir(parents=True, exist_ok=True)
+    digest = "-[0-9a-f]{8}"  # an edited task, such as its margin, is another attempt, too
+    tried = re.escape(stem) + digest + (f"-on-{re.escape(task.stem)}{digest}" if task else "")
+    attempts = sorted(path.name for path in out.iterdir() if re.fullmatch(tried, path.name))
+    print(f"{folder.name}, attempt {len(attempts)}; records go to {out}", flush=True)
     version, found = f"{VERSION}{' quick' * quick}", {}
-    _refuse_other_version(out / name / "record.json", version)
+    _refuse_other_version(folder / "record.json", version)
     engine = runner.Engine(engine="processes", workers=processes)
     for place in tasks or experiment.blocks:
         one = Task(experiment, place, loss, out / "runs", engine, data_root)
@@ -379,12 +419,14 @@ def null(
             raise
         except Exception as error:  # of a loss or a task that is not ours
             raise ValueError(f"{target}: {type(error).__name__}: {error}") from error
+        first = scores["N1"][:, : len(experiment.seeds)].mean((1, 2))
         found[one.name] = {
             "effects": {"N1": compare(scores, len(experiment.blocks), len(experiment.seeds))},
             "margin": one.margin,
             "diverged": one.diverged,
             "chosen": {side: settings[:FINALISTS] for side, settings in chosen.items()},
             "edge": [] if quick else _edge(chosen["N1"]),
+            "coarse": [] if quick else _coarse(chosen["N1"], first, one.margin),
             "seeds": fresh,
             "fresh": {side: points(x[:FINALISTS, -len(fresh) :]) for side, x in scores.items()},
             "profile": profiled(loss, chosen["ours"][0]["options"]) if loss else "",
@@ -396,9 +438,9 @@ def null(
         {"code": source(loss.path), "configurations": loss.configurations} if loss else {}
     )
     record = canonical(outcome.record() | own, indent=1).encode()
-    write_atomically(out / name / "record.json", record)
-    write_atomically(out / name / "row.tex", outcome.latex.encode())
-    print(*outcome.lines, out / name, sep="\n")
+    write_atomically(folder / "record.json", record)
+    write_atomically(folder / "row.tex", outcome.latex.encode())
+    print(*outcome.lines, folder, sep="\n")
     if quick or tasks:
         print("A rehearsal: a verdict needs all tasks and seeds.")
     if control:
