@@ -218,7 +218,7 @@ def test_the_sentence_says_where_a_temperature_between_two_of_the_grid_may_be_be
         "effects": {"N1": Effect(0.6, 0.1, 15, "")},
     }
     said = null.Outcome("mine", null.VERSION, {"own": one}).sentence
-    assert ("neighbours in the grid, 0.2 and 0.5, one is worse by more" in said) == bool(near)
+    assert ("a neighbour (0.2 or 0.5) is worse by more than the margin" in said) == bool(near)
 
 
 def test_the_grids_of_the_protocol_are_fine_at_their_best():
@@ -244,10 +244,27 @@ def test_a_tie_of_unlike_settings_is_no_discovery():
     effect = null.compare({"ours": ours, "N1": base}, 1, seeds)
     margin = 0.9 * effect.low
     assert comparisons.verdict(effect, margin) == "beats" and margin > 0.5
-    fresh = {"ours": null.points(ours), "N1": null.points(base)}
-    assert null.judge(effect, margin, null.lead({"fresh": fresh})) == "leads"
-    fresh["ours"] = null.points(ours + 2 * margin / 100)
-    assert null.judge(effect, margin, null.lead({"fresh": fresh})) == "beats"
+    for shift, word in ((-0.5, "unresolved"), (0.5, "leads"), (2.0, "beats")):
+        fresh = {"ours": null.points(ours + shift * margin / 100), "N1": null.points(base)}
+        assert null.judge(effect, margin, null.lead({"fresh": fresh})) == word
+
+
+@pytest.mark.parametrize(
+    ("difference", "lead", "word"),
+    [
+        (0.6, 0.1, "leads"),
+        (0.6, -0.1, "unresolved"),
+        (0.0, 0.4, "equivalent"),
+        (0.0, 0.6, "unresolved"),
+        (0.0, -0.6, "unresolved"),
+        (-0.6, -0.1, "trails"),
+        (-0.6, 0.1, "unresolved"),
+        (-0.9, 0.1, "unresolved"),
+        (-0.9, -0.1, "loses"),
+    ],
+)
+def test_no_verdict_contradicts_the_lead_on_all_queries(difference, lead, word):
+    assert null.judge(Effect(difference, 0.1, 15, ""), 0.5, lead) == word
 
 
 @pytest.mark.parametrize(("before", "quick"), [("null model 2", False), (null.VERSION, True)])
@@ -259,6 +276,21 @@ def test_a_record_of_another_version_is_not_written_over(file, tmp_path, before,
     (folder / "record.json").write_text(json.dumps({"protocol": before}))
     with pytest.raises(ValueError, match=rf"is of {before}, which is not compared; .*--out"):
         null.null(str(path), out=tmp_path / "out", quick=quick)
+
+
+def test_a_verdict_of_tasks_that_are_not_asked_for_is_not_written_over(file, tmp_path):
+    """Those of the protocol by one of them, or a task of your own, which was kept here before."""
+    path = file()
+    folder = tmp_path / "out" / null_files.named(path)
+    folder.mkdir(parents=True)
+    for had, asked, lost in (
+        (["banking", "digits"], ("digits",), "banking"),
+        (["my_task-01234567"], (), "my_task-01234567"),
+    ):
+        before = {"protocol": null.VERSION, "tasks": dict.fromkeys(had)}
+        (folder / "record.json").write_text(json.dumps(before))
+        with pytest.raises(ValueError, match=rf"has {lost}, which would be lost; give another"):
+            null.null(str(path), out=tmp_path / "out", tasks=asked)
 
 
 def test_a_task_is_a_python_file(tmp_path):
@@ -487,9 +519,9 @@ def test_the_ledger_names_the_verdicts_of_its_effects(version):
         assert not files or one["code"] == files[0].read_text("utf-8")
         for task in one.get("tasks", {}).values():
             for base, effect in null.effects(task).items():
-                # version 2 kept no scores of the fresh seeds
-                lead = null.lead(task) if version == "null3_ledger" else np.inf
-                found = null.judge(effect, task["margin"], lead)
+                found = comparisons.verdict(effect, task["margin"])
+                if version == "null3_ledger":  # version 2 kept no scores of the fresh seeds
+                    found = null.judge(effect, task["margin"], null.lead(task))
                 assert found == task["effects"][base]["verdict"]
         every = [one, *one.get("tasks", {}).values()]
         for seeds in filter(None, (part.get("seeds") for part in every if "code" in one)):
@@ -512,10 +544,14 @@ def test_tasks_of_a_loss_join_in_the_ledger_if_its_code_is_the_same(monkeypatch)
         assert found["sentence"] == whole["sentence"] and [*found["tasks"]] == [*whole["tasks"]]
         for task, one in found["tasks"].items():
             assert one == whole["tasks"][task] | {"environment": {"date": task}}
-    assert joined(parts[0] | {"code": "another"}, parts[1]) == parts[1]
-    assert joined({}, parts[1]) == parts[1]
-    found = joined(parts[0] | {"attempts": ["weince-1", "weince-2"]}, parts[1])
-    assert len(found["attempts"]) == 3 and "attempt 3" in found["sentence"]
+    ((task, one),) = parts[1]["tasks"].items()
+    before = {"attempts": ["weince-1", "weince-2"]}
+    for known, attempts in (({}, 1), (parts[0] | {"code": "another"} | before, 3)):
+        found = joined(known, parts[1])
+        assert found["tasks"] == {task: {"environment": {"date": task}} | one}
+        assert len(found["attempts"]) == attempts and f"attempt {attempts}" in found["sentence"]
+    refused = {"name": "weince", "refused": "no", "code": parts[1]["code"]}
+    assert joined(refused, parts[1])["tasks"] and joined(parts[0], refused) == refused
 
 
 @pytest.mark.parametrize(
@@ -523,6 +559,7 @@ def test_tasks_of_a_loss_join_in_the_ledger_if_its_code_is_the_same(monkeypatch)
     [
         ({"margin": 0.05}, "margin, fresh seeds and family of digits are not the protocol's"),
         ({"difference": 0.9}, "its verdict on digits does not follow from its scores"),
+        ({"low": -0.9}, "does not follow from its scores"),
         ({"difference": 0.9, "verdict": "beats"}, "does not follow from its scores"),
         ({"verdict": "leads"}, "does not follow from its scores"),
         ({"family": 1}, "margin, fresh seeds and family"),

@@ -90,7 +90,7 @@ def test_what_chooses_by_validation_is_refused_data_that_have_none(page, tmp_pat
     for name in (own, "cranfield"):
         with pytest.raises(ValueError, match="dataset must have validation queries") as found:
             experiments.load(page, dataset=name)
-    proposed = {*re.search("as (.*) have", str(found.value))[1].split(", ")}
+    proposed = {*re.search("these have: (.*) or", str(found.value))[1].split(", ")}
     assert "scifact" in proposed and "cranfield" not in proposed
     for name in proposed:
         assert experiments.load(page, dataset=name).names()

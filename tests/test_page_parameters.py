@@ -233,6 +233,7 @@ TYPED = {
     "small": (True,),
 }
 OFFLINE = {"images": "digits", "graphs": "motifs", "text": "topics", "search": "generated"}
+TO_ARMS = re.compile(r"add '.*' to arms|to arms, or all by '.*'")
 REMEDY = re.compile(r"(\w+) (?:must be )?at most (?:the )?([\d,]+)")
 
 
@@ -250,7 +251,7 @@ def test_any_few_parameters_are_planned_or_refused_with_a_remedy_that_works(
     possible["dataset"] = (make(tmp_path / name), OFFLINE[kind])
     for _ in range(4):
         given = {key: rng.choice(possible[key]) for key in rng.sample(sorted(possible), 3)}
-        for _ in range(4):
+        for _ in range(5):
             try:
                 every = designs(page, monkeypatch, **given)
             except ValueError as refused:
@@ -261,12 +262,14 @@ def test_any_few_parameters_are_planned_or_refused_with_a_remedy_that_works(
             assert "\n" not in said and len(said) < 400, (given, said)
             words = {*re.findall(r"\w+", str(given))}
             assert words & {*re.findall(r"\w+", said.replace(",", ""))}, (given, said)
-            limit = REMEDY.search(said)
-            if limit is None:
-                break  # what is wrong is not a number
-            given[limit[1]] = int(limit[2].replace(",", ""))
+            if limit := REMEDY.search(said):
+                given[limit[1]] = int(limit[2].replace(",", ""))
+            elif added := TO_ARMS.search(said):
+                given["arms"] = [*given["arms"], *re.findall("'([^']+)'", added[0])]
+            else:
+                break  # what is wrong is neither a number nor a missing arm
         else:
-            pytest.fail(f"{given} is refused after four remedies: {said}")
+            pytest.fail(f"{given} is refused after five remedies: {said}")
 
 
 @pytest.mark.slow
@@ -293,6 +296,15 @@ def test_all_points_of_a_grid_that_was_given_are_trained_or_it_is_refused(monkey
         assert found == {(t, b) for t, _ in found for b in ("0", "5")} and len(found) >= 8
     page, grid = "hardness-or-temperature", {"temperature": [0.07, 0.2], "beta": [0, 3]}
     arms = ["t0.1*", "t0.5*", "t0.25", "released", "temperature"]
+    few, rounds = ["t0.25", "released", "temperature"], 0
+    while rounds < 4:  # what each refusal proposes is added
+        try:
+            designs(page, monkeypatch, arms=few, grid={"temperature": [0.5, 0.25]})
+            break
+        except ValueError as refused:
+            few += re.findall("'([^']+)'", TO_ARMS.search(str(refused))[0])
+            rounds += 1
+    assert rounds == 2
     for kept, asked, at in (
         ([], ["t0.07 b0", "t0.2 b3"], "temperature = 0.07"),
         (["t0.07 b0", "t0.2 b0"], ["t0.07 b3"], "beta = 3.0"),

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import ledgers
+import numpy as np
 
 from hnlib.experiments import evidence, null, null_files
 
@@ -44,9 +45,10 @@ def check(record: dict) -> None:
             raise SystemExit(
                 f"{record['name']}: margin, fresh seeds and family of {task} are not the protocol's"
             )
-        lead = null.lead(one)
-        word = null.judge(effect, one["margin"], lead)
-        if word != one["effects"]["N1"]["verdict"] or abs(effect.difference - lead) > one["margin"]:
+        said, word = one["effects"]["N1"], null.judge(effect, one["margin"], null.lead(one))
+        if word != said["verdict"] or not np.allclose(
+            [effect.low, effect.high], [said["low"], said["high"]]
+        ):
             raise SystemExit(
                 f"{record['name']}: its verdict on {task} does not follow from its scores"
             )
@@ -55,14 +57,15 @@ def check(record: dict) -> None:
 def joined(known: dict, new: dict) -> dict:
     """Return a record with the tasks that the ledger has of the same code, and its sentence anew.
 
-    Each task keeps the environment of its trainings, and all attempts count.
+    Each task keeps the environment of its trainings, and all attempts count, of other code, too.
     """
-    if "tasks" not in new or known.get("code") != new.get("code"):
+    if "tasks" not in new:
         return new
-    both = [(task, record) for record in (known, new) for task in record["tasks"]]
+    is_same = "tasks" in known and known.get("code") == new.get("code")
     tasks = {
-        task: {"environment": record["environment"]} | record["tasks"][task]
-        for task, record in both
+        task: {"environment": record["environment"]} | one
+        for record in ([known] * is_same + [new])
+        for task, one in record["tasks"].items()
     }
     tasks = {task: tasks[task] for task in null.protocol().blocks if task in tasks}
     effects = {task: one | {"effects": null.effects(one)} for task, one in tasks.items()}

@@ -190,8 +190,8 @@ def check_kept(asked: list[Point], patterns: list[str]) -> None:
     if missing:
         (key, value), left, more = next(iter(missing)), [*missing.values()], []
         while left:
-            at_most_values = Counter(itertools.chain(*left)).__getitem__
-            more.append(max(left[0], key=at_most_values))
+            counts = Counter(itertools.chain(*left))
+            more.append(max(left[0], key=lambda name: counts[name]))
             left = [names for names in left if more[-1] not in names]
         raise ValueError(
             f"arms must keep points at {key} = {value}, which grid has; add "

@@ -75,14 +75,15 @@ def check(made: Design, published: Design) -> None:
                 able = [x for x in run.datasets if replace(run, dataset=x).validates()]
                 raise ValueError(
                     f"dataset must have validation queries, by which {made.name}.toml chooses "
-                    f"{name!r}, as {', '.join(able)} have, and a folder with qrels/dev.tsv; "
-                    f"got {run.dataset!r}"
+                    f"{name!r}; these have: {', '.join(able)} or a folder with qrels/dev.tsv; got "
+                    f"{run.dataset!r}"
                 )
             for pattern in making.several(rule["among"]):
                 if not source.like(pattern, block):
                     raise ValueError(
                         f"{name!r} of {made.name}.toml is chosen among {pattern!r}, of which "
-                        f"{source.name} has no arm here; keep some"
+                        f"{source.name} has no arm here; add some of them to arms, or all by "
+                        f"{pattern!r}"
                     )
 
 

@@ -343,7 +343,8 @@ def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
             one_of(usual, key, f"runs of {name}.toml have no parameter")
         if "seeds" in given:
             given = given | {"seeds": numbered(given["seeds"], published.seeds[0])}
-        if isinstance(given.get("arms"), str):
+        arms = given.get("arms", [])
+        if not isinstance(arms, list) or not all(isinstance(one, str) for one in arms):
             raise ValueError(f'arms must be a list, such as ["t0.1*"], got {given["arms"]}')
         return {k: v for k, v in given.items() if config.canonical(usual[k]) != config.canonical(v)}
 

@@ -45,7 +45,7 @@ WORDS = {
     "beats": "the interval lies above the margin, and so does the lead on all queries",
     "leads": "better, but perhaps by less than the margin",
     "equivalent": "two one-sided tests find the difference within the margin",
-    "unresolved": "the interval is too wide to tell",
+    "unresolved": "the interval is too wide to tell, or the lead on all queries contradicts it",
     "trails": "worse, but perhaps by less than the margin",
     "loses": "the interval lies below the margin's negative",
 }
@@ -204,14 +204,18 @@ def compare(scores: dict[str, np.ndarray], family: int, choosers: int) -> Effect
 
 
 def judge(effect: Effect, margin: float, lead: float) -> str:
-    """Return the verdict of an effect; one that beats must lead by the margin on all queries, too.
+    """Return the verdict of an effect that the lead on all queries, in points, does not contradict.
 
     The halves are of the same queries. Where unlike settings tie over all of them, what is better
     on one half is worse on the other, so the side that chooses among more settings is judged too
     low.
     """
     word = comparisons.verdict(effect, margin)
-    return "leads" if word == "beats" and lead <= margin else word
+    if word == "beats" and lead <= margin:
+        word = "leads"
+    agrees = {"leads": lead > 0, "equivalent": abs(lead) <= margin}
+    agrees |= dict.fromkeys(("trails", "loses"), lead < 0)
+    return word if agrees.get(word, True) else "unresolved"
 
 
 def lead(task: dict) -> float:
@@ -255,10 +259,10 @@ def _sharpness(task: dict) -> str:
     # records before this was noticed have no such field; none of them chose an edge
     parts += [f"the best {name} is at the edge of its grid" for name in task.get("edge", ())]
     if near := task.get("coarse"):
-        listed = " and ".join(f"{t:g}" for t in near)
+        listed = " or ".join(f"{t:g}" for t in near)
         parts.append(
-            f"of its neighbours in the grid, {listed}, one is worse by more than the margin: "
-            "a temperature between may be better"
+            f"the grid is coarse at its best temperature: a neighbour ({listed}) is worse by more "
+            "than the margin, so a temperature between may be better"
         )
     return ", ".join(parts)
 
@@ -277,12 +281,13 @@ def _coarse(tried: list[Setting], scores: np.ndarray, margin: float) -> list[flo
     """Return the neighbours of the best temperature if one is worse by more than the margin.
 
     The scores of the settings, the best first, are shares. Then a plain temperature between two of
-    the grid could beat such an N1; within the margin a peak between two is lower than that.
+    the grid could beat such an N1. A concave peak between even steps is lower than the greater
+    distance to a neighbour.
     """
     best: dict[float, float] = {}
     for one, score in zip(tried, scores):
         best.setdefault(one["options"]["temperature"], score)  # at its best rate
-    grid, (first, *_) = sorted(best), best
+    first, grid = next(iter(best)), sorted(best)
     k = grid.index(first)
     near = [*grid[max(k - 1, 0) : k], *grid[k + 1 : k + 2]]
     return near if any(best[first] - best[t] > margin / 100 for t in near) else []
@@ -404,7 +409,7 @@ def null(
     attempts = sorted(path.name for path in out.iterdir() if re.fullmatch(tried, path.name))
     print(f"{folder.name}, attempt {len(attempts)}; records go to {out}", flush=True)
     version, found = f"{VERSION}{' quick' * quick}", {}
-    _refuse_other_version(folder / "record.json", version)
+    _refuse_another(folder / "record.json", version, tasks or experiment.blocks)
     engine = runner.Engine(engine="processes", workers=processes)
     for place in tasks or experiment.blocks:
         one = Task(experiment, place, loss, out / "runs", engine, data_root)
@@ -459,9 +464,15 @@ def _sides(task: Task, target: str) -> tuple[dict[str, list[Setting]], dict[str,
     return {"ours": task.settings(target), "N1": base}, {}
 
 
-def _refuse_other_version(path: Path, version: str) -> None:
-    """Raise ValueError if a record is of another version of the null model."""
+def _refuse_another(path: Path, version: str, tasks: Iterable[str]) -> None:
+    """Raise ValueError if a record is of another version, or of tasks that would be lost."""
     if path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))["protocol"]
-        if before not in (version, f"{version} quick"):  # nor a verdict by a rehearsal
-            raise ValueError(f"{path} is of {before}, which is not compared; give another --out")
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if before["protocol"] not in (version, f"{version} quick"):  # nor a verdict by a rehearsal
+            raise ValueError(
+                f"{path} is of {before['protocol']}, which is not compared; give another --out"
+            )
+        if lost := before.get("tasks", {}).keys() - {*tasks}:
+            raise ValueError(
+                f"{path} has {', '.join(sorted(lost))}, which would be lost; give another --out"
+            )
