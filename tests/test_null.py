@@ -267,6 +267,13 @@ def test_no_verdict_contradicts_the_lead_on_all_queries(difference, lead, word):
     assert null.judge(Effect(difference, 0.1, 15, ""), 0.5, lead) == word
 
 
+@pytest.fixture
+def untrained(monkeypatch):
+    """Fail where a trial begins, which would take long."""
+    monkeypatch.setattr(null, "trial", lambda *_: pytest.fail("it trains"))
+
+
+@pytest.mark.usefixtures("untrained")
 @pytest.mark.parametrize(("before", "quick"), [("null model 2", False), (null.VERSION, True)])
 def test_a_record_of_another_version_is_not_written_over(file, tmp_path, before, quick):
     """Nor a verdict by a rehearsal."""
@@ -278,6 +285,7 @@ def test_a_record_of_another_version_is_not_written_over(file, tmp_path, before,
         null.null(str(path), out=tmp_path / "out", quick=quick)
 
 
+@pytest.mark.usefixtures("untrained")
 def test_a_verdict_of_tasks_that_are_not_asked_for_is_not_written_over(file, tmp_path):
     """Those of the protocol by one of them, or a task of your own, which was kept here before."""
     path = file()
