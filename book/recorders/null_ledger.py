@@ -57,14 +57,14 @@ def check(record: dict) -> None:
 def joined(known: dict, new: dict) -> dict:
     """Return a record with the tasks that the ledger has of the same code, and its sentence anew.
 
-    Each task keeps the environment of its trainings, and all attempts count, of other code, too.
+    Each task keeps the environment of its trainings. Attempts with other code count, too.
     """
     if "tasks" not in new:
         return new
     is_same = "tasks" in known and known.get("code") == new.get("code")
     tasks = {
         task: {"environment": record["environment"]} | one
-        for record in ([known] * is_same + [new])
+        for record in ([known, new] if is_same else [new])
         for task, one in record["tasks"].items()
     }
     tasks = {task: tasks[task] for task in null.protocol().blocks if task in tasks}

@@ -280,9 +280,9 @@ def _edge(tried: list[Setting]) -> list[str]:
 def _coarse(tried: list[Setting], scores: np.ndarray, margin: float) -> list[float]:
     """Return the neighbours of the best temperature if one is worse by more than the margin.
 
-    The scores of the settings, the best first, are shares. Then a plain temperature between two of
-    the grid could beat such an N1. A concave peak between even steps is lower than the greater
-    distance to a neighbour.
+    Then a plain temperature between two of the grid could beat such an N1. Where steps are even and
+    the landscape is concave, a peak between two is above the best by less than the larger drop. The
+    scores of the settings, the best first, are shares.
     """
     best: dict[float, float] = {}
     for one, score in zip(tried, scores):
