@@ -243,7 +243,8 @@ def gain_rows() -> list[dict[str, str]]:
     for name, (words, *_) in GAINS.items():
         again = repeated(name)
         again = again if isinstance(again, str) else interval(again)
-        rows.append({"": words, "as chosen": interval(given(name)), "choice repeated": again})
+        row = {"": words, "seeds": f"{len(given(name).values)}", "as chosen": interval(given(name))}
+        rows.append(row | {"choice repeated": again})
     return rows
 
 
