@@ -53,6 +53,7 @@ def main():
     train, _ = collection.split()
     pairs = [(collection.titles[i], collection.texts[i]) for i in collection.titled]
     pairs += [(queries[q], documents[d]) for q, judged in train.items() for d in judged]
+    judged = sum(map(len, train.values()))
     rows = Dataset.from_list([{"query": query, "answer": answer} for query, answer in pairs])
 
     tokenizer, weights = encoders.static_tokenizer(), encoders.static_embeddings()
@@ -82,7 +83,8 @@ def main():
     trainer = SentenceTransformerTrainer(model=model, args=arguments, train_dataset=rows, loss=loss)
     trainer.train()
     after = search(model)[search.primary_metric]
-    print(f"nDCG@10 {100 * before:.1f} before, {100 * after:.1f} after {len(pairs)} pairs")
+    trained = f"{len(pairs)} pairs, {judged} of them judged"
+    print(f"nDCG@10 {100 * before:.1f} before, {100 * after:.1f} after {trained}")
     if args.save:
         model.save(str(args.save))
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hnlib import _lint_rows
-from hnlib._loss_probes import CURVE, Batch
+from hnlib._loss_probes import CURVE, Batch, is_flat
 from hnlib._loss_program import leaves, processes
 
 NEAR = 4  # place on the curve, x = 0.015, where a scale of 1,000 has decided everything
@@ -77,13 +77,13 @@ def _no_push(b: Batch) -> str | None:
         return None
     inner = b.curve[1:-1]
     fall = max(inner) - min(inner)
-    if fall > CHANGES * abs(inner[0]):
+    if fall > CHANGES * abs(inner[0]) and not is_flat(inner):
         if max(map(abs, b.slopes)) > _lint_rows.LEAST * fall:
             return None
         says = "negatives change the loss, but no gradient pushes queries and negatives apart"
         return f"{says}; look for no_grad, detach or .item() around the denominator"
     places = b.curve + (b.twins or [])
-    flat = max(places) - min(places) < 1e-5 * max(1.0, abs(places[0]))
+    flat = is_flat(places)
     both = all(b.program.trains) and all(bool((g != 0).any()) for g in b.gradients)
     labelled = b.program.layout == "rows"
     beside = labelled and places[0] <= CHANGES  # rows of a label together, beside a classifier
@@ -134,7 +134,7 @@ def _unused(b: Batch) -> str | None:
 
 def _margin(b: Batch) -> str | None:
     places = [*(b.curve or []), *(b.ends or [])]
-    flat = b.curve and b.ends and max(places) - min(places) < 1e-5 * max(1.0, abs(places[0]))
+    flat = b.curve and b.ends and is_flat(places)
     if flat and (_lint_rows.graded(b) or _lint_rows.crossed(b)):  # of which no place shows a force
         return None
     if flat and places[0] <= WIDEST:

@@ -223,10 +223,14 @@ def _fitted(program: Program, curve: list[float]) -> Fit | None:
             low, high = float(t[max(i - 1, 0)]), float(t[min(i + 1, 199)])
         if float(misfit[i]) < least and 1.1 * COLDEST < float(t[i]) < HOTTEST:
             best, least = Fit(factor, float(a[i]), float(b[i]), float(t[i])), float(misfit[i]) / 2
-    flat = max(curve) - min(curve) <= 1e-5 * abs(curve[0])
-    if best is None or flat or (abs(best.equal) < 0.5 and not program.is_log(curve[0])):
+    if best is None or is_flat(curve) or (abs(best.equal) < 0.5 and not program.is_log(curve[0])):
         return None  # factor and temperature of a straight line are one number
     return best
+
+
+def is_flat(values: list[float]) -> bool:
+    """Return whether values of a loss differ by no more than rounding in float32."""
+    return max(values) - min(values) < 1e-5 * max(1.0, abs(values[0]))
 
 
 def _two_weights(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:

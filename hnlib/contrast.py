@@ -386,7 +386,8 @@ def check_pairs(queries: Tensor, keys: Tensor) -> None:
     shapes(fits, "queries must be [n, d] and keys [m, d]", queries, keys)
     n, m = len(queries), len(keys)
     if not 1 <= n <= m or m < 2:
-        raise ValueError(f"need at least as many keys as queries, and 2, got {n} and {m}")
+        rule = f"need at least as many keys as queries, and 2, got {n} and {m}"
+        raise ValueError(rule + "; drop_last=True leaves out a last batch of one" * (m == 1))
 
 
 def check_reversible(n: int, m: int, *further: object) -> None:
@@ -401,7 +402,8 @@ def check_reversible(n: int, m: int, *further: object) -> None:
 def at_least_two(count: int, kind: str) -> None:
     """Raise ValueError unless a batch has at least two examples."""
     if count < 2:
-        raise ValueError(f"a batch must have at least 2 {kind}, got {count}")
+        rule = f"a batch must have at least 2 {kind}, got {count}"
+        raise ValueError(rule + "; drop_last=True leaves out a last batch of one" * (count == 1))
 
 
 def in_one_precision(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ import math
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from types import MethodType
 
 import torch
 from torch import Tensor, nn
@@ -177,7 +178,14 @@ def watch(loss: Callable, every: int = 1000, look: Callable[..., Findings] = lin
         def hook(module, given, named):
             schedule.look(lambda: look(module, *given, **named))
 
+        def pairs(self, *given, **named):
+            call = functools.partial(type(self).pairs, self)
+            schedule.look(lambda: look(call, *given, **named))
+            return call(*given, **named)
+
         loss.register_forward_pre_hook(hook, with_kwargs=True)
+        if callable(getattr(loss, "pairs", None)):  # a method's other call, which no hook sees
+            loss.pairs = MethodType(pairs, loss)  # bound, so that a copy has its own
         return loss
 
     @functools.wraps(loss)

@@ -261,6 +261,35 @@ def test_a_second_call_repeats_the_first_and_keeps_one_part_at_a_time():
     assert torch.equal(features[0]["input_ids"], before) and torch.rand(1) != after
 
 
+def test_an_epoch_may_end_in_a_batch_of_one_pair():
+    """Which has no negatives: the loss is 0, as theirs is, and so is the gradient."""
+    model = Tower(0)
+    one = [{"input_ids": x["input_ids"][:1]} for x in texts(0, 2)]
+    ours, theirs = (
+        HardNegatives(model, "dcl"),
+        sentence_losses().MultipleNegativesRankingLoss(model),
+    )
+    found = gradients(ours, model, one)
+    assert ours(one) == theirs(one, None) == 0 and not any(x.any() for x in found)
+    with pytest.raises(ValueError, match="got 1 and 1; drop_last=True leaves out a last batch"):
+        ours.method.pairs(torch.ones(1, 4), torch.ones(1, 4))
+    of_three = [{"input_ids": x["input_ids"][:1]} for x in texts(0, 3)]
+    assert HardNegatives(model, "simclr")(of_three) > 0  # its mined negative
+
+
+def test_a_mask_of_answers_leaves_mined_negatives_alone():
+    features, labels = texts(0, 3), torch.arange(12) // 2
+    square, whole = (
+        HardNegatives(Tower(0), "simclr", mask=mask)(features, labels)
+        for mask in (
+            lambda _, y: y[:, None] == y,
+            lambda _, y: functional.pad(y[:, None] == y, (0, 12)),
+        )
+    )
+    unmasked = HardNegatives(Tower(0), "simclr")(features, labels)
+    assert square == whole and unmasked - square > 1e-3
+
+
 def test_features_without_a_row_for_each_text_are_not_split():
     """As those of static embeddings, which have a row for each token."""
     bag = {"input_ids": torch.arange(9), "offsets": torch.tensor([0, 4, 6])}

@@ -1,5 +1,6 @@
 """What the linter says of mistakes, and that it says nothing without one; `linter_threads.toml` has the threads."""
 
+import copy
 import json
 import math
 import re
@@ -895,6 +896,29 @@ def test_a_watched_module_is_itself_and_a_watched_function_returns_its_loss():
     assert watched.__name__ == "ranking" and watched(Q, K) == ranking(Q, K)
     with torch.no_grad():
         assert told(softmax(lambda s: s), [(Q, K)])[1] == []  # an evaluation
+
+
+def test_the_pairs_of_a_watched_method_are_looked_at_and_a_copy_has_its_own():
+    """Mined negatives go in by `pairs`, which no hook of a module sees."""
+    method = watch(methods.build("simclr", temperature=0.1))
+    given = Q, torch.cat([K, K])
+    with pytest.warns(UserWarning, match=r"step 0, equal keys: 64 of 64"):
+        value = method.pairs(*given)
+    assert value == methods.build("simclr", temperature=0.1).pairs(*given)
+    assert copy.deepcopy(method).pairs.__self__ is not method
+
+
+def pulled(q, k):
+    """One minus the mean cosine of pairs."""
+    return (1 - cosine_similarity(q, k)).mean()
+
+
+@pytest.mark.parametrize("loss", [pulled, lambda q, k: 2 * pulled(q.double(), k.double())])
+@pytest.mark.parametrize(("count", "width"), [(64, 64), (16, 64), (15, 256)])
+def test_a_loss_without_negatives_is_named_though_its_curve_has_rounding(loss, count, width):
+    q, k = (x.requires_grad_() for x in batch(0, count, width))
+    assert first(loss, q, k) == "no push"
+    assert first(lambda q, k: 1e-3 * ranking(q, k), q, k) is None
 
 
 def test_a_training_goes_on_where_nobody_can_look():

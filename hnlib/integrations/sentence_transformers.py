@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from hnlib import _checks, lint, methods, streaming
@@ -44,7 +45,8 @@ class HardNegatives(nn.Module):
         in `CachedMultipleNegativesRankingLoss`. Loss and gradient stay the same; the model is
         called twice for each text, and must not normalise over the batch.
     mask : callable, optional
-        ``mask(contrast, labels)`` returns bool [n, m]: candidates that are not negatives. With
+        ``mask(contrast, labels)`` returns bool [n, m]: candidates that are not negatives; of shape
+        [n, n] it is about the answers, and no further column is masked. With
         ``lambda c, _: c.similarity > c.similarity.diagonal()[:, None] + 0.1`` the model is its own
         guide; a guide that is another model is in `GISTEmbedLoss`.
     **options
@@ -59,9 +61,10 @@ class HardNegatives(nn.Module):
 
     Notes
     -----
-    A class prior silences the negatives of a query whose answer leads by $t\log\frac1{\tau^+}$, at
-    so low a temperature very early (see *Pairs and sentences*). Methods that learn from labels take
-    them from the column `label`; others do not read it.
+    A batch of one pair has no negatives, and its loss is 0. A class prior silences the negatives of
+    a query whose answer leads by $t\log\frac1{\tau^+}$, at so low a temperature very early (see
+    *Pairs and sentences*). Methods that learn from labels take them from the column `label`; others
+    do not read it.
 
     With `mini_batch_size` texts are embedded without their activations, which the backward pass
     makes again, one mini-batch after the other with the same dropout (GradCache), and the loss is
@@ -149,9 +152,13 @@ class HardNegatives(nn.Module):
             labels = None if labels is None else gather(labels)
         queries, *further = embeddings
         keys, excluded = torch.cat(further) if len(further) > 1 else further[0], None
+        if len(queries) == len(keys) == 1:  # an epoch's last batch
+            return 0 * (queries.sum() + keys.sum())
         if self.mask is not None:
             with torch.no_grad():
                 excluded = self.mask(Contrast.from_pairs(queries, keys), labels)
+            if excluded.shape == (len(queries),) * 2:
+                excluded = pad(excluded, (0, len(keys) - len(queries)))
         labels = labels if self.method.entry.supervised else None
         pairs = self.method.pairs
         if self.mini_batch_size is not None and not streaming.compares_anchors(self.method):
