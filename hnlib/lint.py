@@ -23,6 +23,7 @@ from hnlib._lint_checks import CHECKS, OF_CURVE, OF_PAIRS, floor
 from hnlib._lint_rows import anchored, graded
 from hnlib._loss_probes import probed
 from hnlib._loss_program import TWO, Program
+from hnlib.loss_modules import Method
 
 __all__ = ["Findings", "lint", "watch"]
 
@@ -184,7 +185,7 @@ def watch(loss: Callable, every: int = 1000, look: Callable[..., Findings] = lin
             return call(*given, **named)
 
         loss.register_forward_pre_hook(hook, with_kwargs=True)
-        if callable(getattr(loss, "pairs", None)):  # a method's other call, which no hook sees
+        if isinstance(loss, Method):  # its other call, which no hook sees
             loss.pairs = MethodType(pairs, loss)  # bound, so that a copy has its own
         return loss
 

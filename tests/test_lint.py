@@ -906,6 +906,9 @@ def test_the_pairs_of_a_watched_method_are_looked_at_and_a_copy_has_its_own():
         value = method.pairs(*given)
     assert value == methods.build("simclr", temperature=0.1).pairs(*given)
     assert copy.deepcopy(method).pairs.__self__ is not method
+    own = nn.Module()
+    own.pairs = nn.Identity()  # nothing that a loss is called by
+    assert watch(own).pairs(3) == 3
 
 
 def pulled(q, k):
