@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from hnbook.asked import RATES, asked, behind, lost, percent, unlabelled  # noqa: F401, *Questions*
+from hnbook.asked import RATES, TEMPERATURES, asked, behind, lost, percent, unlabelled  # noqa: F401, *Questions*
 from hnbook.comparison_tables import OneVariance
 from hnbook.tables import Markup, interval
 from hnlib import experiments

@@ -147,7 +147,7 @@ def between(ours, base, metric="linear", target="these images", mixed=False) -> 
     `correct`. If runs have no bits, it is at most
     $\frac m{m-1}[\min(\bar A+\bar B,2-\bar A-\bar B)-(\bar A-\bar B)^2]$, with the mean accuracies;
     this bound is used, and `bound` is true. The deviation $s$ is at least that of rounding to
-    multiples of $1/m$, $1/m\sqrt{12}$.
+    multiples of $1/m$, $1/(m\sqrt{12})$.
 
     Examples
     --------
@@ -207,7 +207,7 @@ def cross_validated(ours, base, least: float = 0.0) -> Effect:
         Scores in one unit.
     least : float, default 0.0
         The smallest deviation of a difference, in that unit: that of rounding to multiples of 1/m
-        in folds of m examples, $1/m\sqrt{12}$.
+        in folds of m examples, $1/(m\sqrt{12})$.
 
     Returns
     -------
