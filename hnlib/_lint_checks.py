@@ -137,6 +137,8 @@ def _margin(b: Batch) -> str | None:
     flat = b.curve and b.ends and is_flat(places)
     if flat and (_lint_rows.graded(b) or _lint_rows.crossed(b)):  # of which no place shows a force
         return None
+    if flat and places[0] == 0 and not b.value:
+        return "the loss is 0 wherever rows lie; look for a mask that hides all negatives"
     if flat and places[0] <= WIDEST:
         says = f"the loss is {round(places[0], 5):g} whether rows are equal, orthogonal or opposite"
         return f"{says}: no margin is reached; are margins of a distance used for similarities?"
@@ -154,16 +156,27 @@ def _margin(b: Batch) -> str | None:
 
 
 def _own_row(b: Batch) -> str | None:
-    pairs = 0 if b.fit is None else len(b.program.probe_rows[0][0])
+    pairs = 0 if b.fit is None or _symmetric(b) else len(b.program.probe_rows[0][0])
     if pairs > 3 and abs(b.fit.equal - pairs) < CHANGES * pairs and b.fit.temperature < WARM:
         says = (
             f"the denominator of a query sums over all {pairs} queries, as exp(logits).sum() does"
         )
         return f"{says}; sum over its own candidates: logsumexp(logits, dim=1)"
-    if pairs < 3 or not 1.99 < b.fit.equal < 2.01 or b.fit.temperature > 5:
+    own = len(b.program.columns) - 1 if b.program.layout == "stacked" else 1  # its further views
+    if pairs < 3 or abs(b.fit.equal - own - 1) > 0.01 or b.fit.temperature > 5:
         return None  # of two pairs a sigmoid has this curve, too
-    says = "each row, or its own key once more, is among its negatives: the loss stays above log 2"
+    says = "each row, or its own key once more, is among its negatives: the loss stays above"
+    says = f"{says} log {own + 1}"
     return f"{says}; fill the diagonal with −inf before the softmax"
+
+
+def _symmetric(b: Batch) -> bool:
+    """Return whether further columns of n rows are pairs, too: a term that the curve leaves out."""
+    n, sizes = b.program.n, [len(z) for z in b.program.columns]
+    if b.pulls is None or b.program.layout != "columns" or sizes != [n] * max(len(sizes), 4):
+        return False
+    own = b.pulls[2 * n : 3 * n, 3 * n : 4 * n].diagonal().nan_to_num(nan=0.0)
+    return float(own.max()) > _lint_rows.SILENT * float(b.pulls.nan_to_num(nan=0.0).max())
 
 
 def _lengths(b: Batch) -> str | None:
@@ -206,7 +219,7 @@ def _temperature(b: Batch) -> str | None:
     fit = b.fit
     known = fit is not None and b.program.is_log(b.curve[0])  # else a hinge may look like one
     scale = 1 / fit.temperature if known else 0.0
-    if fit is None and abs(b.curve[NEAR]) < 1e-4 and b.pulls is not None:
+    if fit is None and abs(b.curve[NEAR]) < 1e-4 and b.pulls is not None and not b.by_parts:
         n = b.program.n
         scale = float(b.pulls[:n, n : 2 * n].diagonal().nanmedian())
         scale *= n * n / (n - 1) / 2  # both ends feel a pull
@@ -274,13 +287,13 @@ OF_PAIRS = {"no push", "pairing", "labels", "shuffled pairs", "equal keys"}  # w
 OF_CURVE = {"own key", "own row", "temperature", "softmax", "margin"}  # of rows that meet
 CHECKS = {
     "world size": _world_size,
+    "zero rows": _lint_rows.zero_rows,
     "no gradient": _no_gradient,
     "not finite": _overflow,
     "own key": _own_key,
     "no push": _no_push,
     "pairing": _lint_rows.pairing,
     "labels": _lint_rows.wrong_labels,
-    "zero rows": _lint_rows.zero_rows,
     "equal scores": _lint_rows.equal_scores,
     "equal views": _lint_rows.equal_views,
     "equal rows": _lint_rows.equal_rows,

@@ -35,6 +35,10 @@ def pairing(b: Batch) -> str | None:
     n, rows = b.program.n, torch.nonzero(wrong)[:, 0]
     pulls, i = b.pulls.nan_to_num(nan=0.0).fill_diagonal_(0)[:n], int(rows[0])
     own, others = pulls[:, n : 2 * n].diagonal(), pulls.clone()
+    if b.by_parts and b.ends and float(own[rows].abs().max()) < LEAST * float(pulls.abs().max()):
+        near, _, crossed = b.ends  # rows of a part are near, where a sigmoid of a pair is won
+        if crossed > near + LEAST * abs(near):
+            return None
     others[:, n : 2 * n].fill_diagonal_(0)
     most, least = others[rows].amax(1), others[rows].amin(1)
     if float((-own[rows] > torch.maximum(OPPOSITE * most, -1.5 * least)).float().mean()) > 0.5:
@@ -71,6 +75,8 @@ def wrong_labels(b: Batch) -> str | None:
     wrong = _not_pulled(b)
     if wrong is not None:
         says = f"{int(wrong.sum())} of {len(wrong)} rows are not pulled to their own key"
+        if b.program.layout == "columns":
+            return f"{says}; give cross_entropy arange(n), not classes, or mend a mask of labels"
         return f"{says}; a mask made of labels hides it, or labels are in another order than rows"
     if b.program.layout == "rows":
         z = b.program.columns[0]
@@ -296,6 +302,12 @@ def shuffled_pairs(b: Batch) -> str | None:
     z = _pairs(b)
     if z is None or len(z[0]) < 8:
         return None
+    if b.program.layout == "stacked" and len(b.program.columns) == 2 and _apart(*z):
+        both = torch.stack(z, 1).flatten(0, 1)
+        order, _ = _order_of_views(_cosines(both, both).fill_diagonal_(-1))
+        if order == "one view after the other":
+            says = "rows are one view after the other, and the loss takes them for views in turn"
+            return f"{says}; join the views with stack(dim=1), not with cat and view"
     if b.program.layout == "halves" or (b.program.of_one_pass and _apart(*z)):
         both = torch.cat(z)
         order, _ = _order_of_views(_cosines(both, both).fill_diagonal_(-1))

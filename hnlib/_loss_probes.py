@@ -22,6 +22,8 @@ COLDEST, HOTTEST = 3e-4, 300.0  # temperatures that it can show
 FITS = 1e-3  # largest relative misfit of a curve that is a softmax's
 APART = 0.1  # of rows that are nearly one
 PARTS = 8  # of a batch that are compared, each by a call and its gradient
+NEARER = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)  # a pair's share of its query, until the loss has a value
+WORTH = 0.1  # nats: of a smaller loss a change may be rounding
 
 
 class Fit(NamedTuple):
@@ -50,6 +52,11 @@ class Batch(NamedTuple):
     ratio: float | None  # gradient by processes over that of the whole batch
     inputs: Sequence | None
     model: nn.Module | None
+
+    @property
+    def by_parts(self) -> bool:
+        """Whether pulls were measured in parts, of rows that are nearly one."""
+        return self.pulls is not None and bool(self.pulls.isnan().any())
 
 
 def probed(
@@ -130,13 +137,13 @@ def _changes(program: Program) -> dict[str, list[float]]:
 
     "near" is the share of pairs, of a cosine of about 0.7, that the loss pushes apart.
     """
-    z = _random_rows(program)
-    if len(z) > 1:
-        z[1][: program.n] += z[0]  # else only noise has lengths
-    z = [nn.functional.normalize(x, dim=1) for x in z]
+    near = _pushed_apart(program, _pairs_of(program, 1.0))
+    values = {share: program.value(_pairs_of(program, share)) for share in NEARER}
+    # at a low temperature near pairs leave nothing but rounding
+    share = next((share for share, y in values.items() if abs(y) > WORTH), NEARER[-1])
+    z, before = _pairs_of(program, share), values[share]
     generator = torch.Generator().manual_seed(0)
     draw = lambda *size: (0.5 + 1.5 * torch.rand(*size, generator=generator)).to(z[0])  # noqa: E731
-    before = program.value(z)
 
     def change(columns):
         return abs(program.value(columns) - before) / max(abs(before), 1e-6)
@@ -145,12 +152,6 @@ def _changes(program: Program) -> dict[str, list[float]]:
     beyond = [torch.cat([x[:n], x[n:].roll(i + 1, 1)]) for i, (x, n) in enumerate(zip(z, kept))]
     units, origin = draw(program.width), torch.cat(z).std() * draw(program.width)
     rows = [[x * draw(len(x), 1) if i == j else x for j, x in enumerate(z)] for i in range(len(z))]
-    near = []
-    if len(z) > 1 and (gradients := program.gradients(z)[1]):
-        pair = z[1][: program.n], z[0]
-        parts = [(g[: program.n] * x).sum(1) for g, x in zip(gradients, pair)]
-        slopes = torch.stack(parts).sum(0)
-        near = [float((slopes > 1e-3 * slopes.abs().max()).float().mean())]
     return {
         "near": near,
         "rows": [*map(change, rows)],
@@ -158,6 +159,24 @@ def _changes(program: Program) -> dict[str, list[float]]:
         "origin": [change([x + origin for x in z])],
         "beyond": [change(beyond)],
     }
+
+
+def _pairs_of(program: Program, share: float) -> list[Tensor]:
+    """Return unit rows of which each key holds that share of its query."""
+    z = _random_rows(program)
+    if len(z) > 1:
+        z[1][: program.n] += share * z[0]  # else only noise has lengths
+    return [nn.functional.normalize(x, dim=1) for x in z]
+
+
+def _pushed_apart(program: Program, z: list[Tensor]) -> list[float]:
+    """Return the share of these pairs that the loss pushes apart, [] without pairs."""
+    gradients = program.gradients(z)[1] if len(z) > 1 else []
+    if not gradients:
+        return []
+    pair = z[1][: program.n], z[0]
+    slopes = torch.stack([(g[: program.n] * x).sum(1) for g, x in zip(gradients, pair)]).sum(0)
+    return [float((slopes > 1e-3 * slopes.abs().max()).float().mean())]
 
 
 def _on_curve(program: Program, x: float, twins: int | None = None) -> float:
@@ -269,7 +288,7 @@ def _ratio(program: Program, z: list, gradients: list, way: list) -> float | Non
     sums = torch.tensor([ends[0] - ends[1], slope, abs(ends[0])]).to(z[0])
     distributed.all_reduce(sums)
     change, slope, size = sums.tolist()
-    if abs(change) < 1e-4 * size:
+    if abs(change) < 1e-4 * max(size, WORTH):
         return None  # rounding
     return slope * 2 * step / change
 

@@ -30,7 +30,7 @@ class Program:
         many, width = (self.given[slots[0]].shape[i] if slots else 0 for i in (0, -1))
         slots = [k for k in slots if self.given[k].shape[-1] == width]
         self.slots = [k for k in slots if len(self.given[k]) > 1 or many == 1]
-        shown = ", ".join(type(x).__name__ for x in self.given.values()) or "no arguments"
+        shown = ", ".join(map(_described, self.given.values())) or "no arguments"
         if not self.slots:
             raise ValueError(f"pass the loss's embeddings, float tensors [n, d], got {shown}")
         whole = [self.given[k] for k in self.slots]
@@ -214,6 +214,10 @@ def _numbers(module) -> dict[str, Tensor]:
     """Return the learned numbers of a module; of anything else, none."""
     named = module.named_parameters() if isinstance(module, nn.Module) else ()
     return {name: p for name, p in named if p.numel() == 1 and p.requires_grad}
+
+
+def _described(x) -> str:
+    return f"{x.dtype} {[*x.shape]}" if isinstance(x, Tensor) else type(x).__name__
 
 
 def _is_embedding(x) -> bool:

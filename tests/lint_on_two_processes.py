@@ -101,6 +101,9 @@ CASES = {
         q, k, lambda z: torch.cat(with_gradients.all_gather(z))
     ),
     "right: no gather": ranking,
+    "right: all is won at a low temperature": lambda q, k: cross_entropy(
+        gather(q) @ gather(k).T / 0.02, torch.arange(2 * len(q))
+    ),
     "right: multiplied": lambda q, k: whole(q, k, own_put_back, 2),
     "right: compensated": compensated,
     "right: summed with gradient": lambda q, k: barlow(q, k, with_gradients.all_reduce),

@@ -84,10 +84,10 @@ def masked(q, k, labels, keep=True):
     )
 
 
-def moco(q, k, queue):
+def moco(q, k, queue, t=T):
     q, k, queue = map(normalize, (q, k, queue))
     logits = torch.cat([(q * k).sum(1, keepdim=True), q @ queue.T], 1)
-    return cross_entropy(logits / T, torch.zeros(len(q), dtype=torch.long))
+    return cross_entropy(logits / t, torch.zeros(len(q), dtype=torch.long))
 
 
 def siglip(q, k, labels=lambda n: 2 * torch.eye(n) - 1):
@@ -462,6 +462,31 @@ MISTAKES = {
         Q,
         K,
     ),
+    "views joined with cat, and taken apart as if stacked": (
+        "shuffled pairs",
+        lambda z: ranking(*z.unbind(1)),
+        torch.cat([Q, K]).view(B, 2, D),
+    ),
+    "a queue of zeros at a low temperature": (
+        "zero rows",
+        lambda q, k, queue: moco(q, k, queue, t=0.02),
+        Q,
+        K,
+        torch.zeros(64, D),
+    ),
+    "a mask hides all negatives": (
+        "margin",
+        softmax(lambda s: (s / T).masked_fill(torch.eye(len(s)) < 1, -1e9)),
+        Q,
+        K,
+    ),
+    "classes as targets": (
+        "labels",
+        lambda q, k, y: cross_entropy(normalize(q) @ normalize(k).T / T, y),
+        Q,
+        K,
+        Y,
+    ),
     "all is won": ("floor", triplet_margin_loss, Q, Q + 0.01 * K, rows(9)),
 }
 RIGHT = {
@@ -662,6 +687,68 @@ def test_a_softmax_of_cosines_is_well_at_any_usual_temperature(seed):
     cold = lint(lambda q, k: loss(q, k, t=t / 250), q, k).sentences["temperature"]
     scale = float(re.search(r"multiplied by (\S+),", cold)[1])
     assert scale == pytest.approx(250 / t, 0.1)
+
+
+@pytest.mark.parametrize("t", [0.01, 0.02, 0.05, 0.2])
+@pytest.mark.parametrize(("n", "d"), [(64, 384), (32, 96), (128, 128), (64, 48), (7, 33)])
+def test_lengths_are_told_apart_from_rounding_at_a_low_temperature(n, d, t):
+    """Where near pairs are won, nothing but rounding is left of their loss."""
+    q, k = batch(1, n, d)
+    dot = lambda q, k: cross_entropy(q @ k.T / t, torch.arange(len(q)))  # noqa: E731
+    assert not lint(dot, normalize(q), normalize(k))
+    found = first(lambda q, k: by_parts(normalize(q), normalize(k), t), q, k)
+    assert found in (None, "floor")  # seven pairs may be won
+    assert first(lambda q, k: dot(q, normalize(k)), q, k) == "lengths"
+
+
+def by_parts(q, k, t):
+    """InfoNCE as it is often written: positives by themselves."""
+    return ((q @ k.T / t).logsumexp(1) - (q * k).sum(1) / t).mean()
+
+
+def test_a_loss_of_zero_wherever_rows_lie_has_a_mask_that_hides_all_negatives():
+    _, *given = MISTAKES["a mask hides all negatives"]
+    assert "a mask that hides all negatives" in lint(*given).sentences["margin"]
+
+
+def test_a_steep_logit_is_not_suspected_where_rows_outnumber_dimensions():
+    assert not lint(methods.build("artanh").pairs, *batch(2, 256, 384))
+
+
+@pytest.mark.parametrize("scale", [10, 20, 115])
+@pytest.mark.parametrize(("n", "d"), [(256, 384), (128, 64), (64, 64)])
+def test_a_sigmoid_is_not_suspected_where_rows_outnumber_dimensions(n, d, scale):
+    """All rows are nearly one there, so a sharp sigmoid has won its positives; a shift is seen."""
+    q, k = batch(2, n, d)
+    loss = methods.build("siglip", temperature=1 / scale, bias=-10.0).pairs
+    assert not lint(loss, q, k)
+    assert first(lambda q, k: loss(q, k.roll(1, 0)), q, k) == "pairing"
+
+
+@pytest.mark.parametrize("views", [2, 3, 4])
+def test_further_views_of_a_row_are_no_negatives_of_it(views):
+    """Of n rows with all their views; with itself among its candidates a row is."""
+    z = torch.stack([Q + 0.7 * rows(20 + i) for i in range(views)], 1)
+
+    def supcon(z, own):
+        n, v, d = z.shape
+        z, y = normalize(z.transpose(0, 1).reshape(n * v, d)), torch.arange(n).repeat(v)
+        itself = torch.eye(n * v, dtype=torch.bool)
+        positive = (y[:, None] == y) & ~itself
+        log_p = (z @ z.T / 0.1 + own * itself).log_softmax(1)
+        return -((log_p * positive).sum(1) / (v - 1)).mean()
+
+    assert not lint(lambda z: supcon(z, -1e9), z)
+    found = lint(lambda z: supcon(z, 0.0), z).sentences
+    assert f"above log {views};" in found["own row"]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 3, 2, 1)])
+def test_two_terms_of_a_symmetric_loss_are_two_sets_of_pairs(order):
+    z = Q, K, K + 0.1 * rows(5), Q + 0.1 * rows(6)
+    loss = lambda q1, k2, q2, k1: ranking(q1, k2) + ranking(q2, k1)  # noqa: E731
+    given = [z[i] for i in order]
+    assert not lint(lambda *z: loss(*(z[order.index(i)] for i in range(4))), *given)
 
 
 @pytest.mark.parametrize("method", methods.CATALOGUE)
