@@ -35,9 +35,10 @@ def pairing(b: Batch) -> str | None:
     n, rows = b.program.n, torch.nonzero(wrong)[:, 0]
     pulls, i = b.pulls.nan_to_num(nan=0.0).fill_diagonal_(0)[:n], int(rows[0])
     own, others = pulls[:, n : 2 * n].diagonal(), pulls.clone()
-    if b.by_parts and b.ends and float(own[rows].abs().max()) < LEAST * float(pulls.abs().max()):
-        near, _, crossed = b.ends  # rows of a part are near, where a sigmoid of a pair is won
-        if crossed > near + LEAST * abs(near):
+    felt = max(float(own[rows].abs().max()), float(pulls[rows].max()))
+    if b.by_parts and b.ends and felt < LEAST * float(pulls.abs().max()):
+        near, alone, _ = b.ends  # rows of a part are near, where a sigmoid has won its pairs
+        if alone > near + LEAST * abs(near):
             return None
     others[:, n : 2 * n].fill_diagonal_(0)
     most, least = others[rows].amax(1), others[rows].amin(1)

@@ -706,6 +706,20 @@ def by_parts(q, k, t):
     return ((q @ k.T / t).logsumexp(1) - (q * k).sum(1) / t).mean()
 
 
+@pytest.mark.parametrize(("n", "d"), [(256, 48), (128, 96), (64, 64)])
+def test_pairs_that_a_loss_leaves_out_are_named_where_rows_outnumber_dimensions(n, d):
+    def negatives_alone(q, k):
+        logits = 10 * normalize(q) @ normalize(k).T - 10
+        return -logsigmoid(-logits.masked_fill(torch.eye(len(q)) > 0, -torch.inf)).sum() / len(q)
+
+    def shifted(q, k):
+        logits = (normalize(q) @ normalize(k).T / T).masked_fill(torch.eye(len(q)) > 0, -1e9)
+        return cross_entropy(logits, torch.arange(len(q)).roll(1))
+
+    assert first(negatives_alone, *batch(2, n, d)) == "pairing"
+    assert first(shifted, *batch(2, n, d)) == "pairing"
+
+
 def test_a_loss_of_zero_wherever_rows_lie_has_a_mask_that_hides_all_negatives():
     _, *given = MISTAKES["a mask hides all negatives"]
     assert "a mask that hides all negatives" in lint(*given).sentences["margin"]
