@@ -106,7 +106,8 @@ class streamed:
             if y is None:
                 return found
             same = y[own, None] == y
-            return found.with_labels(same, y[own], y, self.method.options["positives"])
+            positives = self.method.options.get("positives", "class")
+            return found.with_labels(same, y[own], y, positives)
 
         return self._mean(z, z, contrast)
 

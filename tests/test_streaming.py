@@ -111,6 +111,39 @@ def test_streamed_pairs_are_the_dense_ones(seed, case, kind, n, further, rows):
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
+SUPERVISED = [name for name, entry in methods.CATALOGUE.items() if entry.supervised]
+
+
+@settings(max_examples=40)
+@given(
+    seed=drawn.SEEDS,
+    name=st.sampled_from(SUPERVISED),
+    n=st.integers(2, 13),
+    further=st.integers(0, 9),
+    rows=st.sampled_from([None, 1, 3, 8]),
+    view=st.booleans(),
+)
+@example(seed=0, name="supcon", n=2, further=0, rows=1, view=False)
+def test_every_supervised_method_is_streamed_on_views_and_on_pairs(
+    seed, name, n, further, rows, view
+):
+    """Classes of another batch are a near miss."""
+    known = methods.CATALOGUE[name].defaults
+    chosen = {"positives": "view"} if view and "positives" in known else {}
+    method = methods.build(name, **chosen).double()
+    (queries, keys), more = pairs_of("classes", seed, n, further)
+    views, y = [x.requires_grad_() for x in drawn.views(seed, n, 5)], torch.arange(n) % 2
+    pairs = [x.requires_grad_() for x in (queries, keys)]
+    found = []
+    for one in (method, streaming.streamed(method, rows)):
+        on_views = value_and_gradients(one, method, views, {"labels": y})
+        found.append([*on_views, *value_and_gradients(one.pairs, method, pairs, more)])
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
+    if n > 3:
+        other = method(*views, y.sort().values)
+        assert abs(other - found[0][0]) > 1e-9
+
+
 NEAR = {  # what a wrong stream could pass over, kind by kind
     "plain": lambda z, more: ([z[0], torch.cat([z[1][:1].flip(1), z[1][1:]])], more),
     "answers": lambda z, more: (z, {}),
