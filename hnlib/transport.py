@@ -310,8 +310,8 @@ def _fail(p, q, mask, log_a, message, on_failure):
     if placed < 1 - 1e-5:
         raise ValueError(
             f"no coupling of the two marginals fits the mask: at most {placed:.4f} of the mass "
-            "can be placed; allow more cells or use a larger or more balanced batch (no class may hold "
-            "more than half of a labelled batch, no graph 1 - 1/m of the nodes of m graphs)"
+            "can be placed; allow more cells or use a larger or more balanced batch (no class may "
+            "hold more than half of a labelled batch, no graph 1 - 1/m of the nodes of m graphs)"
         )
     if on_failure == "raise":
         raise ConvergenceError(message)
