@@ -120,6 +120,8 @@ class Method(nn.Module):
     ----------
     objective : callable
         The objective with its options.
+    logit : callable, optional
+        The logit with its options.
     skipped : Tensor
         Number of anchors that were left out because they had no negative.
     unconverged : Tensor
@@ -161,7 +163,7 @@ class Method(nn.Module):
         check(OWN | rules(entry.objective), options)
         weights = _with_options(entry.negatives, options)()
         synthetic = entry.synthetic and _with_options(entry.synthetic, options)()
-        self._logit = entry.logit and _with_options(entry.logit, options)()
+        self.logit = entry.logit and _with_options(entry.logit, options)()
         divided = {"temperature": 1.0} if entry.logit else {}  # by the temperature, in the logit
         self.objective = _with_options(entry.objective, options | divided)
         self.options, self._weights, self._synthetic = options, weights, synthetic
@@ -332,8 +334,8 @@ class Method(nn.Module):
                 self._count(self.skipped, (log_w.detach().amax(1) == -torch.inf).sum())
             if log_prior is not None:
                 log_w = log_w + log_prior
-            if self._logit:
-                contrast = replace(contrast, similarity=self._logit(contrast), symmetric=False)
+            if self.logit:
+                contrast = replace(contrast, similarity=self.logit(contrast), symmetric=False)
             return self.objective(contrast, log_w, reduction=reduction, **self.trained_options)
 
     @staticmethod

@@ -290,6 +290,11 @@ class semi_relaxed_ot(Weighting):
     on_failure: OnFailure = "raise"
     on_empty: str = field(default="raise", init=False)  # no option: it couples all anchors
 
+    @property
+    def couples(self) -> bool:
+        """True: a plan is of all anchors."""
+        return True
+
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
         return self.coupling(contrast).log_conditional

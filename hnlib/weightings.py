@@ -28,6 +28,11 @@ class Weighting(Checked):
 
     on_empty: OnEmpty = field(default="raise", kw_only=True)
 
+    @property
+    def couples(self) -> bool:
+        """Whether the weights of an anchor depend on the other anchors of the batch."""
+        return False
+
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
         raise NotImplementedError

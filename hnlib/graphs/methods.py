@@ -156,6 +156,11 @@ class tilted(negatives.Weighting):
     weights_gradient: Flag = True
     per: str = "batch"
 
+    @property
+    def couples(self) -> bool:
+        """Whether the scale is that of all nodes."""
+        return self.per == "batch"
+
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights $[n,m]$."""
         x = scores(contrast, self.per)
