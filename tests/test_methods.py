@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from hnlib import methods, negatives, objectives
 from hnlib.contrast import Contrast
 from hnlib.graphs import methods as of_graphs
+from hnlib.streaming import streamed
 from hnlib.transport import ConvergenceWarning
 
 LABELS = torch.tensor([0, 1, 2, 1, 0, 2])
@@ -220,3 +221,20 @@ def test_a_learned_temperature_gets_no_gradient_through_weights_that_are_held_fi
     assert found.item() == pytest.approx(expected.item(), abs=1e-12)
     gradients = [torch.autograd.grad(x, log_scale, retain_graph=True)[0] for x in (found, expected)]
     assert (abs(gradients[0] - gradients[1]) < 1e-12) == held
+
+
+@pytest.mark.parametrize("option", ["temperature", "level", "tau"])
+def test_a_learned_threshold_moves_no_weight_and_the_embeddings_learn(option):
+    """Streamed, too; a near miss, a threshold 0.2 off, is another gradient."""
+    y, found = torch.arange(6) % 2, []
+    for shift, learned in ((0, True), (0, False), (0.2, True)):
+        value = torch.tensor(0.4 + shift, dtype=torch.float64, requires_grad=learned)
+        method = methods.build("h-scl-threshold", **{option: value}).double()
+        for one in (method, streamed(method, 5)):
+            z = [x.requires_grad_() for x in drawn.views(4, 6, 3)]
+            one(*z, y).backward()
+            found.append(torch.cat([x.grad for x in z]))
+        if learned and option != "temperature":  # which the softmax has, too
+            assert value.grad is None or value.grad == 0
+    near = [float((x - found[0]).abs().max()) for x in found]
+    assert max(near[:4]) < 1e-12 and min(near[4:]) > 1e-4
