@@ -59,6 +59,8 @@ class Entry:
         Options that records name only where they are changed, since older records lack them.
     printed : dict, optional
         Fields that are others with the option ``printed``, the method as its paper prints it.
+    positives : tuple of str, default ("class", "view")
+        What the option of that name may be, where there is one.
     """
 
     title: str
@@ -74,6 +76,7 @@ class Entry:
     observe: Callable | None = None
     later: tuple[str, ...] = ()
     printed: dict = field(default_factory=dict)
+    positives: tuple[str, ...] = ("class", "view")
 
     @property
     def loud(self) -> bool:
@@ -97,7 +100,6 @@ OWN = {
     "learn": partial(one_of, choices=("fixed", "minimise", "maximise")),
     "learn_scale": _off,
     "printed": flag,
-    "positives": partial(one_of, choices=("class", "view", "own")),
 }
 
 
@@ -160,7 +162,8 @@ class Method(nn.Module):
             if option not in entry.defaults:
                 choices = ", ".join(entry.defaults)
                 raise ValueError(f"{self.name} has no option {option!r}; it has {choices}")
-        check(OWN | rules(entry.objective), options)
+        positives = {"positives": partial(one_of, choices=entry.positives)}
+        check(OWN | positives | rules(entry.objective), options)
         weights = _with_options(entry.negatives, options)()
         synthetic = entry.synthetic and _with_options(entry.synthetic, options)()
         self.logit = entry.logit and _with_options(entry.logit, options)()

@@ -193,6 +193,17 @@ def test_no_option_takes_a_value_of_another_kind(catalogue):
                     catalogue.build(name, **{option: value})
 
 
+def test_positives_are_those_of_the_kind_of_data_when_built_and_when_changed():
+    for of, kept, other in ((methods, "view", "own"), (of_graphs, "own", "view")):
+        named = [name for name, entry in of.CATALOGUE.items() if "positives" in entry.defaults]
+        assert len(named) > 1
+        for name in named:
+            method = of.build(name, positives=kept)
+            for refused in (of.build, lambda _, method=method, **given: method.change(**given)):
+                with pytest.raises(ValueError, match=f"^positives must be one of class, {kept}, "):
+                    refused(name, positives=other)
+
+
 @pytest.mark.filterwarnings("ignore::hnlib.transport.ConvergenceWarning")
 def test_a_forward_pass_that_checkpointing_repeats_is_counted_once():
     z1, z2 = (z.requires_grad_() for z in drawn.views(size=6))
