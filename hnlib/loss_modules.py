@@ -24,6 +24,7 @@ from hnlib._checks import (
 )
 from hnlib.contrast import Contrast
 from hnlib.masks import RecentMasks
+from hnlib.weightings import refuse_empty
 
 
 @dataclass(frozen=True)
@@ -329,8 +330,10 @@ class Method(nn.Module):
         self._recent.keep(contrast.shared)
         with outside_autocast(contrast.similarity.device):
             contrast = self._synthetic(contrast) if self._synthetic else contrast
-            weights = self.log_weights
-            log_w, missed = (weights.skipping() if skip else weights).counted(contrast)
+            weights = self.log_weights.skipping() if skip else self.log_weights
+            if "on_empty" not in self.options:  # else the weights refuse, and name it
+                refuse_empty(contrast, weights.on_empty, "")
+            log_w, missed = weights.counted(contrast)
             if isinstance(missed, Tensor) or missed:
                 self._count(self.unconverged, missed)
             if skip or self.options.get("on_empty") == "skip":
