@@ -185,7 +185,7 @@ def run(
         given |= {"engine": json.dumps(engine.chosen)}
     if plan:
         if grid or out:
-            raise ValueError("--plan is of one page and writes nothing; leave out --grid and --out")
+            raise ValueError("--plan is of one page and writes nothing; leave out --grid and -o")
         print(execute.plan(notebook, given))
         return 0
     if grid:

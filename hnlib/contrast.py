@@ -137,6 +137,10 @@ class Contrast:
         check_views(z1, z2)
         batch = len(z1)
         one_of("positives", positives, ("class", "view"))
+        if features is not None:
+            alike = len(features) == 2 and features[0].shape == features[1].shape
+            fits = alike and features[0].ndim == 2 and len(features[0]) == batch
+            shapes(fits, f"features must be two matrices [{batch}, k], as the views", *features)
         both = None if features is None else torch.cat([*features])  # [2B, k]
         z, norms = unit_rows(torch.cat([z1, z2]))  # [2B, d], [2B]
         masks = shared_masks(2 * batch, 2 * batch, batch, z.device, z.dtype)

@@ -22,6 +22,11 @@ CLOSEST = 1e-6  # least 1 − s and 1 + s in a logit that is infinite at 0, as r
 class Logit(Checked):
     """Base class of the logits: frozen dataclasses whose fields are their options."""
 
+    @property
+    def couples(self) -> bool:
+        """Whether the logits of an anchor depend on the other anchors of the batch."""
+        return False
+
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the logits of shape [n, m]."""
         raise NotImplementedError

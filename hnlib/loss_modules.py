@@ -24,6 +24,7 @@ from hnlib._checks import (
 )
 from hnlib.contrast import Contrast
 from hnlib.masks import RecentMasks
+from hnlib.weightings import refuse_empty
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Entry:
         Options that records name only where they are changed, since older records lack them.
     printed : dict, optional
         Fields that are others with the option ``printed``, the method as its paper prints it.
+    positives : tuple of str, default ("class", "view")
+        What the option of that name may be, where there is one.
     """
 
     title: str
@@ -74,6 +77,7 @@ class Entry:
     observe: Callable | None = None
     later: tuple[str, ...] = ()
     printed: dict = field(default_factory=dict)
+    positives: tuple[str, ...] = ("class", "view")
 
     @property
     def loud(self) -> bool:
@@ -97,7 +101,6 @@ OWN = {
     "learn": partial(one_of, choices=("fixed", "minimise", "maximise")),
     "learn_scale": _off,
     "printed": flag,
-    "positives": partial(one_of, choices=("class", "view", "own")),
 }
 
 
@@ -120,6 +123,8 @@ class Method(nn.Module):
     ----------
     objective : callable
         The objective with its options.
+    logit : callable, optional
+        The logit with its options.
     skipped : Tensor
         Number of anchors that were left out because they had no negative.
     unconverged : Tensor
@@ -158,10 +163,11 @@ class Method(nn.Module):
             if option not in entry.defaults:
                 choices = ", ".join(entry.defaults)
                 raise ValueError(f"{self.name} has no option {option!r}; it has {choices}")
-        check(OWN | rules(entry.objective), options)
+        positives = {"positives": partial(one_of, choices=entry.positives)}
+        check(OWN | positives | rules(entry.objective), options)
         weights = _with_options(entry.negatives, options)()
         synthetic = entry.synthetic and _with_options(entry.synthetic, options)()
-        self._logit = entry.logit and _with_options(entry.logit, options)()
+        self.logit = entry.logit and _with_options(entry.logit, options)()
         divided = {"temperature": 1.0} if entry.logit else {}  # by the temperature, in the logit
         self.objective = _with_options(entry.objective, options | divided)
         self.options, self._weights, self._synthetic = options, weights, synthetic
@@ -324,16 +330,18 @@ class Method(nn.Module):
         self._recent.keep(contrast.shared)
         with outside_autocast(contrast.similarity.device):
             contrast = self._synthetic(contrast) if self._synthetic else contrast
-            weights = self.log_weights
-            log_w, missed = (weights.skipping() if skip else weights).counted(contrast)
+            weights = self.log_weights.skipping() if skip else self.log_weights
+            if "on_empty" not in self.options:  # else the weights refuse, and name it
+                refuse_empty(contrast, weights.on_empty, "")
+            log_w, missed = weights.counted(contrast)
             if isinstance(missed, Tensor) or missed:
                 self._count(self.unconverged, missed)
             if skip or self.options.get("on_empty") == "skip":
                 self._count(self.skipped, (log_w.detach().amax(1) == -torch.inf).sum())
             if log_prior is not None:
                 log_w = log_w + log_prior
-            if self._logit:
-                contrast = replace(contrast, similarity=self._logit(contrast), symmetric=False)
+            if self.logit:
+                contrast = replace(contrast, similarity=self.logit(contrast), symmetric=False)
             return self.objective(contrast, log_w, reduction=reduction, **self.trained_options)
 
     @staticmethod

@@ -108,7 +108,7 @@ class thresholded(Weighting):
     on_empty : {"raise", "skip"}, default "raise"
         What happens to an anchor without a negative above the threshold. The better the encoder
         separates classes, the more anchors have none.
-    level : float, optional
+    level : float or Tensor of shape [n], optional
         If given, the threshold on $s_{ij}$ itself, instead of `tau` and `temperature`; [hscl]_
         moves it during training.
 
@@ -130,9 +130,13 @@ class thresholded(Weighting):
 
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
-        s, lowest = contrast.similarity.detach(), self.level
+        s = contrast.similarity.detach()
+        lowest = per_anchor("level", self.level, len(s))
         if lowest is None:
-            lowest = math.log(self.tau) * per_anchor("temperature", self.temperature, len(s))
+            tau, t = self.tau, per_anchor("temperature", self.temperature, len(s))
+            lowest = t * (tau.detach().log() if isinstance(tau, Tensor) else math.log(tau))
+        if isinstance(lowest, Tensor):
+            lowest = lowest.detach()  # which pass has no gradient in a learned threshold
         passes = (s - lowest).ge_(0).mul_(as_numbers(contrast.admissible, s.dtype))
         count = passes.sum(1, keepdim=True)
         if self.on_empty == "raise":
@@ -289,6 +293,11 @@ class semi_relaxed_ot(Weighting):
     max_iterations: transport.Iterations = 1000
     on_failure: OnFailure = "raise"
     on_empty: str = field(default="raise", init=False)  # no option: it couples all anchors
+
+    @property
+    def couples(self) -> bool:
+        """True: a plan is of all anchors."""
+        return True
 
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""

@@ -27,7 +27,6 @@ from hnlib.contrast import (
 )
 from hnlib.masks import own_masks
 from hnlib.methods import Method
-from hnlib.negatives import semi_relaxed_ot
 
 __all__ = ["streamed"]
 
@@ -106,7 +105,8 @@ class streamed:
             if y is None:
                 return found
             same = y[own, None] == y
-            return found.with_labels(same, y[own], y, self.method.options["positives"])
+            positives = self.method.options.get("positives", "class")
+            return found.with_labels(same, y[own], y, positives)
 
         return self._mean(z, z, contrast)
 
@@ -250,7 +250,8 @@ class _Rows(NamedTuple):
 def compares_anchors(method: Method) -> bool:
     """Return whether the loss of an anchor of the method depends on the other anchors."""
     entry, options = method.entry, method.options
-    couples = isinstance(method.log_weights, semi_relaxed_ot) or entry.features or entry.synthetic
+    parts = [part for part in (method.log_weights, method.logit) if part]
+    couples = any(part.couples for part in parts) or entry.features or entry.synthetic
     means = isinstance(options.get("loudness"), str) or options.get("average") == "pairs"
     return bool(couples or means)
 

@@ -193,6 +193,11 @@ class unremix(Weighting):
     gradient: Gradient = "pseudo-label"
     temperature: Positive = 0.5
 
+    @property
+    def couples(self) -> bool:
+        """True: a candidate's uncertainty is among the anchors whose negative it is."""
+        return True
+
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
         score = unremix_score(contrast, self.mixture, self.gradient, self.temperature)

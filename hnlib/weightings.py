@@ -28,6 +28,11 @@ class Weighting(Checked):
 
     on_empty: OnEmpty = field(default="raise", kw_only=True)
 
+    @property
+    def couples(self) -> bool:
+        """Whether the weights of an anchor depend on the other anchors of the batch."""
+        return False
+
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
         raise NotImplementedError
@@ -115,8 +120,10 @@ def normalise(
     return torch.log_softmax(masked.masked_fill(empty, 0.0), 1).masked_fill(empty, -torch.inf)
 
 
-def refuse_empty(contrast: Contrast, on_empty: str) -> None:
+def refuse_empty(contrast: Contrast, on_empty: str, further: str = f", {SKIP}") -> None:
     """Raise ValueError if an anchor has no admissible negative and `on_empty` is "raise"."""
     if on_empty == "raise" and not contrast.masks.never_empty:
-        message = "anchor {row} has no admissible negative; use a batch with more classes, "
-        raise_if(contrast.negative_counts == 0, message + SKIP)
+        more = "mark fewer candidates as positives or excluded, or add keys"
+        more = more if contrast.labels is None else "use a batch with more classes"
+        message = f"anchor {{row}} has no admissible negative; {more}{further}"
+        raise_if(contrast.negative_counts == 0, message)

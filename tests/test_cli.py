@@ -98,6 +98,7 @@ def test_nothing_given_is_the_default_run(trained, kind):
         ("run no/such/notebook", "no notebook 'no/such/notebook'"),
         ("data imagenet", "data set 'imagenet' is unknown; choose from digits"),
         ("run one-choice --grid t=1 --grid t=2", "parameter 't' is given twice"),
+        ("run one-choice --plan -o x.ipynb", "writes nothing; leave out --grid and -o"),
         ("queue --only typo", "no experiment is named like 'typo'"),
         ("profile simclr", "name a loss as FILE.py or FILE.py:NAME, got simclr"),
         ("dance", "Unknown command"),

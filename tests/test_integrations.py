@@ -413,6 +413,9 @@ def test_defaults_are_those_of_pairs_and_any_may_be_said():
         (dict(), 1, "one column of texts has no answers; give pairs"),
         (dict(method="scl"), 2, "scl learns from labels; pass labels"),
         (dict(both=True), 3, "only pairs without further keys"),
+        (dict(method="scl"), 3, "scl learns from labels of pairs; give two columns, got 3"),
+        (dict(both="False"), 2, "both must be True or False, got 'False'"),
+        (dict(gather_across_devices="no"), 2, "gather_across_devices must be True or False"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence(given, count, sentence):

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from hnlib import methods, negatives, objectives
 from hnlib.contrast import Contrast
 from hnlib.graphs import methods as of_graphs
+from hnlib.streaming import streamed
 from hnlib.transport import ConvergenceWarning
 
 LABELS = torch.tensor([0, 1, 2, 1, 0, 2])
@@ -192,6 +193,17 @@ def test_no_option_takes_a_value_of_another_kind(catalogue):
                     catalogue.build(name, **{option: value})
 
 
+def test_positives_are_those_of_the_kind_of_data_when_built_and_when_changed():
+    for of, kept, other in ((methods, "view", "own"), (of_graphs, "own", "view")):
+        named = [name for name, entry in of.CATALOGUE.items() if "positives" in entry.defaults]
+        assert len(named) > 1
+        for name in named:
+            method = of.build(name, positives=kept)
+            for refused in (of.build, lambda _, method=method, **given: method.change(**given)):
+                with pytest.raises(ValueError, match=f"^positives must be one of class, {kept}, "):
+                    refused(name, positives=other)
+
+
 @pytest.mark.filterwarnings("ignore::hnlib.transport.ConvergenceWarning")
 def test_a_forward_pass_that_checkpointing_repeats_is_counted_once():
     z1, z2 = (z.requires_grad_() for z in drawn.views(size=6))
@@ -220,3 +232,20 @@ def test_a_learned_temperature_gets_no_gradient_through_weights_that_are_held_fi
     assert found.item() == pytest.approx(expected.item(), abs=1e-12)
     gradients = [torch.autograd.grad(x, log_scale, retain_graph=True)[0] for x in (found, expected)]
     assert (abs(gradients[0] - gradients[1]) < 1e-12) == held
+
+
+@pytest.mark.parametrize("option", ["temperature", "level", "tau"])
+def test_a_learned_threshold_moves_no_weight_and_the_embeddings_learn(option):
+    """Streamed, too; a near miss, a threshold 0.2 off, is another gradient."""
+    y, found = torch.arange(6) % 2, []
+    for shift, learned in ((0, True), (0, False), (0.2, True)):
+        value = torch.tensor(0.4 + shift, dtype=torch.float64, requires_grad=learned)
+        method = methods.build("h-scl-threshold", **{option: value}).double()
+        for one in (method, streamed(method, 5)):
+            z = [x.requires_grad_() for x in drawn.views(4, 6, 3)]
+            one(*z, y).backward()
+            found.append(torch.cat([x.grad for x in z]))
+        if learned and option != "temperature":  # which the softmax has, too
+            assert value.grad is None or value.grad == 0
+    near = [float((x - found[0]).abs().max()) for x in found]
+    assert max(near[:4]) < 1e-12 and min(near[4:]) > 1e-4

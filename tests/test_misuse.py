@@ -22,6 +22,8 @@ FORBIDDEN = ~EYE & (torch.arange(3) != 1)[:, None]
 
 views, space, pairs = Contrast.from_views, Contrast.from_similarity, Contrast.from_pairs
 info_nce = partial(objectives.info_nce, VIEWS, VIEWS.uniform_log_weights)
+simclr, ot, scl, unremix = map(methods.build, ("simclr", "ot", "scl", "unremix"))
+ALL = torch.ones(8, 8) > 0
 centred_tilt = methods.example("centred-hcl").centred_tilt
 
 
@@ -34,6 +36,22 @@ centred_tilt = methods.example("centred-hcl").centred_tilt
         (lambda: pairs(ROWS[:3], ROWS).reversed(), "got 3 queries and 4 keys"),
         (lambda: negatives.entropic_ot(cost="cubic"), "cost must be one of exponential, got 'cub"),
         (lambda: centred_tilt()(BARE), "centred_tilt needs embeddings"),
+        (
+            lambda: unremix(Z[:4], Z[4:], features=(Z[:3], Z[4:])),
+            r"two matrices \[4, k\].*\(3, 2\)",
+        ),
+        (
+            lambda: unremix(Z[:4], Z[4:], features=(Z[:3], Z[:3])),
+            r"two matrices \[4, k\].*\(3, 2\)",
+        ),
+        (lambda: unremix(Z[:4], Z[4:], features=[Z[:4]]), r"two matrices \[4, k\], .*got \(4, 2\)"),
+        (lambda: simclr.pairs(Z, Z, positives=ALL), "0 has no .*fewer candidates .* add keys$"),
+        (lambda: ot.pairs(Z, Z, excluded=ALL), "0 has no .*fewer candidates .* add keys$"),
+        (
+            lambda: scl(Z[:4], Z[4:], ROWS[:, 0].long()),
+            'use a batch with more classes, or on_empty="',
+        ),
+        (lambda: negatives.uniform()(pairs(Z, Z, ALL)), 'no .*add keys, or on_empty="skip" to'),
         (lambda: mochi()(BARE), "mochi mixes embeddings; build the contrast from views"),
         (lambda: negatives.unremix()(LABELLED), "no labels"),
         (lambda: negatives.unremix(gradient="nt-xent")(pairs(Z[:4], Z[4:])), "needs .* two views"),

@@ -19,7 +19,12 @@ centred_tilt = methods.example("centred-hcl").centred_tilt
 
 
 @pytest.mark.parametrize(
-    ("factory", "option"), [(negatives.tilted, "beta"), (negatives.thresholded, "temperature")]
+    ("factory", "option"),
+    [
+        (negatives.tilted, "beta"),
+        (negatives.thresholded, "temperature"),
+        (negatives.thresholded, "level"),
+    ],
 )
 def test_one_value_per_anchor_acts_on_that_anchor_s_row(factory, option):
     c = Contrast.from_views(*batch(3))

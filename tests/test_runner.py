@@ -21,7 +21,7 @@ from hnlib.experiments import compared, comparisons, execution, plans, runner
 from hnlib.experiments.runner import Engine
 from hnlib.experiments.words import interval
 from hnlib.images.config import ImageRun
-from hnlib.notebooks import execute
+from hnlib.notebooks import execute, report
 from hnlib.training import records, store
 
 CHOICE = """
@@ -391,28 +391,57 @@ def test_a_plan_says_which_recorded_models_are_trained_anew(checkout, monkeypatc
         assert (said in str(planned.value)) == keep
 
 
+def write_page(page, cells):
+    """Write a page of these cells, the first its parameters, into a checkout; return its text."""
+    page.parent.mkdir(exist_ok=True)
+    head = (
+        "---\njupytext:\n  text_representation:\n    extension: .md\n    format_name: myst\n---\n\n"
+    )
+    tags = [":tags: [parameters]\n\n"] + [""] * len(cells)
+    text = "\n\n".join(f"```{{code-cell}} ipython3\n{t}{c}\n```" for t, c in zip(tags, cells))
+    page.write_text(head + text)
+    (page.parents[1] / "_toc.yml").touch()
+    execute.root.cache_clear()
+    return text
+
+
 def test_a_page_says_what_it_would_train_and_trains_nothing(checkout, monkeypatch, prints):
     page = checkout / "notebooks/page.md"
-    page.parent.mkdir(exist_ok=True)
     cells = [
         "small = False",
         "from hnlib import experiments\nloaded = experiments.load('main', small=small)",
     ]
     cells += ["experiments.train(loaded, device='cpu')", "raise SystemExit('after the training')"]
-    head = (
-        "---\njupytext:\n  text_representation:\n    extension: .md\n    format_name: myst\n---\n\n"
-    )
-    tags = [":tags: [parameters]\n\n", "", "", ""]
-    text = "\n\n".join(f"```{{code-cell}} ipython3\n{t}{c}\n```" for t, c in zip(tags, cells))
-    page.write_text(head + text)
-    (checkout / "_toc.yml").touch()
-    execute.root.cache_clear()
+    text = write_page(page, cells)
     said = prints("run", str(page), "--plan", "-p", "small", "True")
     assert ["main", "2", "0", "2", "unknown", "–"] in [line.split() for line in said.splitlines()]
     assert not records.default_folder().exists() and "HNLIB_PLAN" not in os.environ
     page.write_text(text.replace("experiments.train", "print"))
     assert prints("run", str(page), "--plan") == f"{page} trains nothing.\n"
     execute.root.cache_clear()
+
+
+@pytest.mark.parametrize("how", ["-p lr x", "--grid lr=0.1,x", "--grid lr=0.1,x --dry-run"])
+def test_a_value_that_the_experiment_refuses_is_one_sentence_before_anything_runs(
+    checkout, monkeypatch, refuses, how
+):
+    """A page that trains no experiment takes any value, and no page is asked about its own."""
+    asked = []
+    monkeypatch.setattr(execute, "execute", lambda *a, **k: asked.append(a[2]) or 1.0)
+    monkeypatch.setattr(report, "of_run", lambda *_: "")
+    page = checkout / "notebooks/page.md"
+    cells = ["lr = None", "from hnlib import experiments\nprint(lr)"]
+    cells += ["one = experiments.load('main', lr=lr)", "experiments.train(one, device='cpu')"]
+    write_page(page, cells)
+    words = ["run", str(page), *how.split()]
+    assert refuses(*words).startswith("hnlib: lr must be a valid number") and not asked
+    assert cli.main(["run", str(page), *how.replace("x", "0.2").split()]) == 0
+    assert cli.main(["run", str(page)]) == 0
+    write_page(page, ["lr = None", "raise ValueError(lr)"])
+    assert cli.main(words) == 0
+    assert len(asked) == (1 if "dry" in how else 5 if "grid" in how else 3)
+    write_page(page, [*cells[:2], "get_ipython()", *cells[2:]])  # there is none here
+    assert cli.main(words) == 0
 
 
 def test_the_queue_trains_what_was_predicted_first_and_then_what_is_short(checkout, prints):

@@ -5,6 +5,7 @@ of a near miss must not.
 """
 
 import sys
+from functools import partial
 
 import drawn
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from processes import printed_by
 
-from hnlib import methods, streaming
+from hnlib import graphs, methods, streaming
 
 STREAMED = [  # one of each distribution, objective and logit, with options off the defaults
     ("simclr", {"hardness_strength": 5.0}),
@@ -109,6 +110,65 @@ def test_streamed_pairs_are_the_dense_ones(seed, case, kind, n, further, rows):
     expected = value_and_gradients(method.pairs, method, z, more)
     found = value_and_gradients(streaming.streamed(method, rows).pairs, method, z, more)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+COUPLED = ["ot", "ot-semirelaxed", "bcl-ot", "unremix", "mochi"]
+COUPLED += ["weince", "centred-hcl", "unremix-repaired"]
+COUPLED += [f"graphs {name}" for name in ("hcl", "ot", "unremix", "h-scl")]
+EVERY = {name: partial(methods.build, name) for name in methods.CATALOGUE}
+EVERY |= {name: methods.example(name).build for name in methods.EXAMPLES}
+EVERY |= {f"graphs {x}": partial(graphs.methods.build, x) for x in graphs.methods.CATALOGUE}
+EVERY["weince, λ fixed"] = partial(EVERY["weince"], share=0.3)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_streamed_loss_does_not_depend_on_the_rows_or_is_refused(name):
+    method = EVERY[name]().double()
+    if name in COUPLED:
+        with pytest.raises(ValueError, match="which compare the anchors of a batch; call the met"):
+            streaming.streamed(method)
+        return
+    for seed, n in enumerate((2, 7, 20)):
+        z, y = drawn.views(seed, n, 5), torch.arange(n) % 2
+        labels = y if method.entry.supervised else None
+        expected = [method(*z, y), method.pairs(*z, labels=labels)]
+        for rows in (1, 3):
+            one = streaming.streamed(method, rows)
+            found = [one(*z, y), one.pairs(*z, labels=labels)]
+            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+SUPERVISED = [name for name, entry in methods.CATALOGUE.items() if entry.supervised]
+
+
+@settings(max_examples=25)
+@given(
+    seed=drawn.SEEDS,
+    name=st.sampled_from(SUPERVISED),
+    n=st.integers(2, 13),
+    further=st.integers(0, 9),
+    rows=st.sampled_from([None, 1, 3, 8]),
+    view=st.booleans(),
+)
+@example(seed=0, name="supcon", n=2, further=0, rows=1, view=False)
+def test_every_supervised_method_is_streamed_on_views_and_on_pairs(
+    seed, name, n, further, rows, view
+):
+    """Classes of another batch are a near miss."""
+    known = methods.CATALOGUE[name].defaults
+    chosen = {"positives": "view"} if view and "positives" in known else {}
+    method = methods.build(name, **chosen).double()
+    (queries, keys), more = pairs_of("classes", seed, n, further)
+    views, y = [x.requires_grad_() for x in drawn.views(seed, n, 5)], torch.arange(n) % 2
+    pairs = [x.requires_grad_() for x in (queries, keys)]
+    found = []
+    for one in (method, streaming.streamed(method, rows)):
+        on_views = value_and_gradients(one, method, views, {"labels": y})
+        found.append([*on_views, *value_and_gradients(one.pairs, method, pairs, more)])
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
+    if n > 3:
+        other = method(*views, y.sort().values)
+        assert abs(other - found[0][0]) > 1e-9
 
 
 NEAR = {  # what a wrong stream could pass over, kind by kind

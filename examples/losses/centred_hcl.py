@@ -16,6 +16,11 @@ class centred_tilt(negatives.Weighting):
     epsilon: Positive = 0.5
     weights_gradient: Flag = False
 
+    @property
+    def couples(self):
+        """True: of two views, the candidates are the anchors."""
+        return True
+
     def __call__(self, contrast):
         """Return the log-weights of shape [n, m]."""
         if contrast.candidates is None:

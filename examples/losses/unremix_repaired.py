@@ -46,6 +46,11 @@ class unremix_repaired(negatives.Weighting):
     temperature: Positive = 0.5
     weights_gradient: Flag = False
 
+    @property
+    def couples(self):
+        """True: a candidate's neighbours are the other anchors."""
+        return True
+
     def __call__(self, contrast):
         """Return the log-weights of shape [n, m]."""
         u, r = (standardise(x) for x in neighbour_scores(contrast))

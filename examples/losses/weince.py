@@ -30,6 +30,11 @@ class weince(logit_functions.Logit):
     tail_strength: Annotated[float, at_least(0)] = 1.0
     cap_strength: Annotated[float, at_least(0)] = 10.0
 
+    @property
+    def couples(self):
+        """Whether λ is selected: ρ₀ is of all anchors."""
+        return self.share is None
+
     def __call__(self, contrast):
         """Return the logits of shape [n, m]."""
         s, n = contrast.similarity, len(contrast.similarity)

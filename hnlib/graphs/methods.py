@@ -13,6 +13,8 @@ from hnlib._checks import Finite, Flag, Fraction, Reduction, per_anchor
 from hnlib.contrast import Contrast, at_least_two, in_one_precision, inner_products
 from hnlib.masks import own_masks
 
+_POSITIVES = "class", "own"
+
 
 def from_nodes(
     nodes: Tensor,
@@ -60,7 +62,7 @@ def from_nodes(
     _checks.shapes(fits and nodes.ndim == 2, rule, nodes, graphs, batch)
     m = len(graphs)
     at_least_two(m, "graphs")
-    _checks.one_of("positives", positives, ("class", "own"))
+    _checks.one_of("positives", positives, _POSITIVES)
     nodes, graphs = in_one_precision(nodes, graphs)
     similarity = inner_products(nodes, graphs)
     _checks.raise_if(
@@ -156,6 +158,11 @@ class tilted(negatives.Weighting):
     weights_gradient: Flag = True
     per: str = "batch"
 
+    @property
+    def couples(self) -> bool:
+        """Whether the scale is that of all nodes."""
+        return self.per == "batch"
+
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights $[n,m]$."""
         x = scores(contrast, self.per)
@@ -176,7 +183,8 @@ def minus_scores(contrast: Contrast) -> Tensor:
 
 
 def _entry(title: str, paper: str, weights, supervised: bool = False, **defaults) -> methods.Entry:
-    return methods.Entry(title, paper, defaults, weights, jensen_shannon, supervised=supervised)
+    how = weights, jensen_shannon, supervised
+    return methods.Entry(title, paper, defaults, *how, positives=_POSITIVES)
 
 
 _TILT = dict(beta=1.0, tau_plus=0.0, weights_gradient=True)

@@ -101,6 +101,8 @@ class HardNegatives(nn.Module):
         **options,
     ):
         super().__init__()
+        _checks.flag("both", both)
+        _checks.flag("gather_across_devices", gather_across_devices)
         if mini_batch_size is not None:
             _checks.integer("mini_batch_size", mini_batch_size, 1)
         entry = methods.entry_of(methods.CATALOGUE, method)
@@ -159,6 +161,9 @@ class HardNegatives(nn.Module):
                 excluded = self.mask(Contrast.from_pairs(queries, keys), labels)
             if excluded.shape == (len(queries),) * 2:
                 excluded = pad(excluded, (0, len(keys) - len(queries)))
+        if self.method.entry.supervised and len(further) > 1:
+            rule = f"{self.method.name} learns from labels of pairs; give two columns"
+            raise ValueError(f"{rule}, got {len(embeddings)}")
         labels = labels if self.method.entry.supervised else None
         pairs = self.method.pairs
         if self.mini_batch_size is not None and not streaming.compares_anchors(self.method):

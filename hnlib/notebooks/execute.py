@@ -8,12 +8,14 @@ and whose records its outputs rest on.
 
 import ast
 import hashlib
+import io
 import json
 import os
 import platform
 import re
 import sys
 import threading
+from contextlib import chdir, redirect_stdout
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -291,22 +293,55 @@ def plan(notebook: str, given: dict[str, str]) -> str:
     """
     from hnlib.experiments.execution import Planned
 
-    cells = [one for one in read(find(notebook)).cells if one.cell_type == "code"]
+    cells = _code(find(notebook))
     parameters = guard_parameters(parameters_of(SimpleNamespace(cells=cells)), given)
-    if not any("experiments.train" in cell.source for cell in cells):
+    if not _trains(cells):
         return f"{notebook} trains nothing."
+    try:
+        _run_to_training(cells, notebook, parameters)
+    except Planned as planned:
+        return str(planned)
+    raise ValueError(f"{notebook} trains nothing at these parameters")
+
+
+def refuse(notebook: Path, points: list[dict]) -> None:
+    """Raise ValueError if the experiments of a page refuse the parameters of a point.
+
+    As `plan` does, before anything is executed. What else fails on the way, the execution shows.
+    """
+    cells = _code(notebook)
+    for parameters in filter(None, points if _trains(cells) else ()):
+        try:
+            with redirect_stdout(io.StringIO()):
+                _run_to_training(cells, name(notebook), parameters)
+        except ValueError:
+            raise
+        except Exception:  # planned, or a fault of the code
+            continue
+
+
+def _code(notebook: Path) -> list:
+    """Return the cells with code."""
+    return [one for one in read(notebook).cells if one.cell_type == "code"]
+
+
+def _trains(cells: list) -> bool:
+    """Return whether an experiment is trained."""
+    return any("experiments.train" in cell.source for cell in cells)
+
+
+def _run_to_training(cells: list, notebook: str, parameters: dict) -> None:
+    """Run code here, in the folder where it is executed; raises Planned where it would train."""
     os.environ["HNLIB_PLAN"] = "1"
     names: dict = {"__name__": "__main__"}
     try:
-        for cell in cells:
-            exec(compile(cell.source, notebook, "exec"), names)
-            if "parameters" in cell.metadata.get("tags", []):
-                names |= parameters
-    except Planned as planned:
-        return str(planned)
+        with chdir(root()):
+            for cell in cells:
+                exec(compile(cell.source, notebook, "exec"), names)
+                if "parameters" in cell.metadata.get("tags", []):
+                    names |= parameters
     finally:
         del os.environ["HNLIB_PLAN"]
-    raise ValueError(f"{notebook} trains nothing at these parameters")
 
 
 def published_values(notebook: Path) -> dict[str, str]:
@@ -358,6 +393,7 @@ def run(notebook: str, given: dict[str, str], out: Path | None = None) -> Path:
     if sys.stderr.isatty() and hasattr(os, "ttyname"):
         # by name: the kernel has no terminal of its own, so /dev/tty would not open there
         os.environ["HNLIB_PROGRESS"] = os.ttyname(sys.stderr.fileno())
+    refuse(path, [parameters])
     seconds = execute(path, target, parameters, progress=True)
     print(f"{name(path)}: {seconds:.1f} s, {relative_path(target)}")
     return target

@@ -47,6 +47,7 @@ def run(
         folder / f"{execute.parameter_hash(one)}.ipynb": one for one in points(path, values, given)
     }
     todo = [file for file, one in every.items() if not execute.is_current(file, path, one)]
+    execute.refuse(path, [every[file] for file in todo])
     for file, one in every.items():
         words = " ".join(f"{name}={value}" for name, value in one.items())
         print("to do" if file in todo else "done ", execute.relative_path(file), words)
