@@ -29,6 +29,12 @@ EVERY = sorted({line for lines in PRINTED.values() for line in lines})
 #: Those of `hnlib` with arguments, of which each is taken at least.
 TAKEN = [x for x in EVERY if x.startswith("hnlib ") and len(x.split()) > 2 and "…" not in x]
 TAKEN = [x for x in TAKEN if x not in ("hnlib results --add", "hnlib train rows")]  # only named
+MY_LOSS = """CONFIGURATIONS = [{"t": 0.1}]
+
+
+def loss(a, b, t):
+    return (a - b).square().sum() / t
+"""
 PIP = r"pip install .*(hnlib|-e ).*"
 
 #: Commands → the file that executes them, with their size reduced, and a word of it. The first
@@ -131,7 +137,11 @@ def test_what_is_installed_exists():
 def test_a_printed_command_is_taken(line, monkeypatch, tmp_path):
     """It does what it does up to where it would train, execute or download."""
     own = collection(tmp_path / "own", 600) if "folder:PATH" in line else ""
-    words = shlex.split(line.replace("folder:PATH", own))[1:]
+    (tmp_path / "my_loss.py").write_text(MY_LOSS, "utf-8")
+    given = {"folder:PATH": own, "hf:PATH": f"hf:{tmp_path}", " my_loss": f" {tmp_path}/my_loss"}
+    for placeholder, there in given.items():
+        line = line.replace(placeholder, there)
+    words = shlex.split(line)[1:]
     if words[0] == "train" or "--grid" in words:
         assert cli.main([word for word in words if word != "--dry-run"] + ["--dry-run"]) == 0
     elif words[0] == "run":
