@@ -444,7 +444,7 @@ def queue(
     run
         train them; an experiment with a run that fails is left for the next one
     minutes
-        with --run: stop after this time; the same command goes on from there
+        with --run: stop after this time (default: 10); the same command goes on from there
     device
         auto, cpu or cuda
     only
