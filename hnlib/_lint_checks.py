@@ -73,7 +73,7 @@ def _follows(parameter: Tensor, others: Iterable[Tensor]) -> bool:
 
 
 def _no_push(b: Batch) -> str | None:
-    if b.curve is None or b.slopes is None or b.pulls is None:
+    if b.curve is None or b.slopes is None or b.pulls is None or _over_batch(b):
         return None
     inner = b.curve[1:-1]
     fall = max(inner) - min(inner)
@@ -183,9 +183,9 @@ def _lengths(b: Batch) -> str | None:
     changed, columns, depends = b.changed, b.program.columns, _depends(b)
     if not any(depends):
         return None
-    if changed["units"][0] <= CHANGES < changed["origin"][0]:
-        says = "rows are normalised over the whole batch instead of each by itself"
-        return f"{says}; use normalize(z, dim=1), the last dimension"
+    if _over_batch(b):
+        says = "rows are normalised over other rows instead of each by itself"
+        return f"{says}; use normalize(z, dim=-1), the last dimension"
     norms = [x.float().norm(dim=1) for x in columns]
     off = [i for i in range(len(columns)) if depends[i] and _is_off(norms[i])]
     cosine = b.fit is not None and b.fit.temperature < WARM
@@ -199,6 +199,13 @@ def _lengths(b: Batch) -> str | None:
     return f"{says}; normalise rows before the product: normalize(z, dim=1)"
 
 
+def _over_batch(b: Batch) -> bool:
+    """Return whether each dimension is normalised over rows, so that its units do not matter."""
+    if not any(_depends(b)):
+        return False
+    return b.changed["units"][0] <= CHANGES < b.changed["origin"][0]
+
+
 def _depends(b: Batch) -> list[bool]:
     """Return whether the loss depends on the lengths of the rows of each column."""
     return [change > CHANGES for change in b.changed.get("rows", [])]
@@ -206,7 +213,8 @@ def _depends(b: Batch) -> list[bool]:
 
 def _products(b: Batch) -> bool:
     """Return whether logits are products of rows of any length, which need no temperature."""
-    return any(_depends(b)) and _is_off(torch.cat(b.program.columns).float().norm(dim=1))
+    used = zip(b.program.columns, _depends(b))
+    return any(depends and _is_off(z.float().norm(dim=1)) for z, depends in used)
 
 
 def _is_off(norms: Tensor) -> bool:
@@ -217,6 +225,8 @@ def _temperature(b: Batch) -> str | None:
     if b.curve is None:
         return None
     fit = b.fit
+    if says := _two_temperatures(b):
+        return says
     known = fit is not None and b.program.is_log(b.curve[0])  # else a hinge may look like one
     scale = 1 / fit.temperature if known else 0.0
     if fit is None and abs(b.curve[NEAR]) < 1e-4 and b.pulls is not None and not b.by_parts:
@@ -237,6 +247,21 @@ def _temperature(b: Batch) -> str | None:
         low = b.curve[-1]
         return f"{says}, so the loss of orthogonal negatives is still {low:.3g}{guess or CHOICE}"
     return None
+
+
+def _two_temperatures(b: Batch) -> str | None:
+    """Say that a positive, or a numerator, has another temperature than what stands below it."""
+    fit = b.fit
+    if b.curve is None or fit is None or fit.factor != 1 or fit.temperature > WARM or _products(b):
+        return None
+    counts = b.program.candidates | b.program.apart
+    if fit.equal > 1.5 * max(counts):
+        return "the similarity above and those below are divided by different t; divide all by one"
+    others = math.expm1(b.curve[-1]) * math.e  # of negatives at 0 beside a pair of cosine 1
+    if abs(fit.equal - 1) > 0.01 or all(abs(others / (k - 1) - 1) > 0.01 for k in counts - {1}):
+        return None
+    says = f"negatives are divided by t = {fit.temperature:.3g}, and the pair's similarity is not"
+    return f"{says}; divide both"
 
 
 def _softmax(b: Batch) -> str | None:
@@ -293,7 +318,7 @@ CHECKS = {
     "own key": _own_key,
     "no push": _no_push,
     "pairing": _lint_rows.pairing,
-    "labels": _lint_rows.wrong_labels,
+    "labels": lambda b: None if _over_batch(b) else _lint_rows.wrong_labels(b),
     "equal scores": _lint_rows.equal_scores,
     "equal views": _lint_rows.equal_views,
     "equal rows": _lint_rows.equal_rows,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Sequence
 
 import torch
@@ -14,6 +15,7 @@ FLOOR = 0.01  # nats: a lower floor of equal keys is not worth a sentence
 ALIKE = 0.1  # share of rows that equal a row of another input: fewer are texts that differ in case
 SAME = 1e-6  # 1 − cosine of rows that are equal
 SILENT = 1e-4  # of the strongest force: a row that feels less is not mined, and rounding decides
+FAINT = 0.1  # of the strongest pull: what two queries of a row feel through the keys of both
 LEAST = 1e-3  # of the strongest push: a weaker pull is rounding
 OPPOSITE = 0.9  # of the strongest pull: a wrong target pulls more than the own key is pushed
 GRADED = 0.5  # correlation of pulls with what is then a score of each pair
@@ -136,7 +138,7 @@ def _of_further_view(b: Batch, pulls: Tensor) -> Tensor:
     """Return which queries a further view of their own row pulls, and their key does not [n]."""
     n, (most, best) = b.program.n, pulls.max(1)
     further = (best % n == torch.arange(n, device=best.device)) & (most > 0)
-    further &= pulls[:, n : 2 * n].diagonal().abs() <= SILENT * most
+    further &= pulls[:, n : 2 * n].diagonal().abs() <= FAINT * most
     return further if all(len(z) == n for z in b.program.columns) else further & False
 
 
@@ -333,11 +335,12 @@ def batch_statistics(b: Batch) -> str | None:
         return None
     if not all(isinstance(x, Tensor) for x in b.inputs[:2]):
         return None
-    kept = {k: x.clone() for k, x in model.named_buffers()}
+    ahead = [x[: len(z[0])] for x in b.inputs[:2]]
+    own = {k: x.clone() for k, x in model.named_buffers()}  # those of the model are in its graph
     with torch.no_grad(), same_draws(z[0]):
-        again = [model(x[: len(z[0])]) for x in b.inputs[:2]]
-        for k, x in model.named_buffers():
-            x.copy_(kept[k])
+        again = unless_refused(lambda: [torch.func.functional_call(model, own, x) for x in ahead])
+    if again is None or any(getattr(x, "shape", None) != z[0].shape for x in again):
+        return None  # the encoder is another call
     before, after = (_hits(_cosines(*pair)) for pair in (z, again))
     if before - after < 0.1:
         return None
@@ -419,6 +422,10 @@ def _left_out(program: Program, keys: int) -> Tensor:
             y = x.to(out.device)
             many = min(len(y), keys)
             out[:, :many] |= y[: program.n, None] == y[None, :many]
+    ids = [x.to(out.device) for x in program.given.values() if is_labels(x)]
+    for one, other in itertools.pairwise(ids):  # of queries' keys, and of the keys behind them
+        if len(one) == program.n and len(one) + len(other) == keys:
+            out |= one[:, None] == torch.cat([one, other])
     own = torch.arange(program.n, device=out.device)
     out[own, own] = False
     return out

@@ -71,6 +71,8 @@ def probed(
     pulls = unless_refused(lambda: _pulls(program))
     changed = unless_refused(lambda: _changes(program)) or {}
     curve = unless_refused(lambda: [_on_curve(program, x) for x in CURVE])
+    if curve is None and program.widen():  # as by targets made once for all batches
+        curve = unless_refused(lambda: [_on_curve(program, x) for x in CURVE])
     slopes = unless_refused(lambda: [_slope(program, x) for x in CURVE[1:-1]])
     twins = unless_refused(lambda: [_on_curve(program, 1.0, twins=i) for i in range(3)])
     ends = unless_refused(lambda: _ends(program))
@@ -205,7 +207,7 @@ def _slope(program: Program, x: float) -> float:
 def _columns_at(program: Program, x: float | Tensor, twins: int | None = None) -> list[Tensor]:
     rows, owners = program.probe_rows
     total = len(torch.cat(owners).unique()) * processes()  # the same in every process
-    basis = _orthogonal(program.width, total)
+    basis = _orthogonal(program.room, total)
     like, count = program.columns[0], len(rows[0])
     columns = []
     for owner in owners:
@@ -264,7 +266,8 @@ def _of_whole_batch(program: Program) -> float | None:
     """Return the gradient that processes average, over that of the mean of their losses.
 
     Along the gradient itself, and along keys that move towards the queries of all: what these do to
-    the keys of other processes may be missing.
+    the keys of other processes may be missing. Among rows that are alike that is as much as what a
+    key feels as a query, so one key is also moved alone, and further once it is the nearest.
     """
     z = [x.to(_single(x)) for x in program.columns]
     _, gradients, _ = program.gradients(z)
@@ -272,7 +275,14 @@ def _of_whole_batch(program: Program) -> float | None:
     distributed.all_reduce(middle)
     towards = [0 * z[0], *(0 * x + middle for x in z[1:])]
     along, across = (_ratio(program, z, gradients, way) for way in (gradients, towards))
-    return along if None in (along, across) or abs(across - along) < 0.1 else across
+    if len(z) == 1 or None in (along, across):
+        return along
+    alone = [torch.zeros_like(x) for x in z]
+    alone[1][0] = z[1].norm(dim=1).mean() * nn.functional.normalize(middle, dim=0)
+    near = [x + step for x, step in zip(z, alone)]
+    there = _ratio(program, near, program.gradients(near)[1], alone)
+    found = (x for x in (there, across) if x is not None and abs(x - along) > 0.1 * abs(along))
+    return next(found, along)
 
 
 def _ratio(program: Program, z: list, gradients: list, way: list) -> float | None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 TWO = "each of at least 2 queries needs its key in the same row"
+WIDEST = 4096  # dimensions of rows of our own
 ROWS = 32  # pairs of rows of our own, where all of the batch are too many for the dimensions
 
 
@@ -55,6 +56,7 @@ class Program:
         if len(sizes) > 1 and sizes[1] < sizes[0]:
             raise ValueError(f"{TWO}, got embeddings of {sizes} rows")
         self.n, self.width = sizes[0], width
+        self.room = width  # dimensions of the rows of the curve
 
     @property
     def of_one_pass(self) -> bool:
@@ -165,9 +167,18 @@ class Program:
                 fresh = used + torch.arange(more)
                 owners.append(fresh if new else torch.cat([owners[0], fresh]))
                 used += more
-            if used * processes() < self.width:  # one more is common to all
+            if used * processes() < self.room:  # one more is common to all
                 return rows, [owner + used * rank() for owner in owners]
         raise ValueError("too few dimensions")
+
+    def widen(self) -> bool:
+        """Make room for all rows in more dimensions; return whether that changes what is probed."""
+        room = self.n * len(self.columns) * processes() + 1
+        if self.layout == "rows" or not self.width < room <= WIDEST:
+            return False
+        self.room = room
+        self.__dict__.pop("probe_rows", None)
+        return True
 
     @property
     def _rows_of_labels(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -189,9 +200,15 @@ class Program:
         pairs, keys = (count * processes() for count in (len(rows[0]), sum(map(len, rows[1:]))))
         return {keys, keys - 1, 2 * pairs, 2 * pairs - 1, 2 * pairs - 2} - {0, 1}
 
+    @property
+    def apart(self) -> set[int]:
+        """How many candidates a query has that meets a queue alone, or its own negatives alone."""
+        rows, _ = self.probe_rows
+        return {1 + sum(map(len, rows[2:])) * processes(), len(rows) - 1} - {0, 1}
+
     def is_log(self, value: float) -> bool:
         """Return whether a loss of equal rows is the logarithm of a number of candidates."""
-        return any(abs(value - math.log(count)) < 1e-3 for count in self.candidates)
+        return any(abs(value - math.log(n)) < 1e-3 for n in self.candidates | self.apart)
 
 
 def leaves(graphs: Sequence) -> dict[int, Tensor]:

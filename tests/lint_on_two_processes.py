@@ -42,6 +42,11 @@ def local(q, k, gathered):
     return cross_entropy(normalize(q) @ normalize(gathered(k)).T / 0.07, places)
 
 
+def both(q, k, gathered):
+    """Own rows against those of all, both ways."""
+    return (local(q, k, gathered) + local(k, q, gathered)) / 2
+
+
 def unshifted(q, k):
     """Own queries against the keys of all, as if the first were this process's."""
     return cross_entropy(normalize(q) @ normalize(gather(k)).T / 0.07, torch.arange(len(q)))
@@ -94,6 +99,8 @@ CASES = {
     "KevinMusgrave/pytorch-metric-learning#562": lambda q, k: whole(q, k, gather, 2),
     "modelscope/ms-swift#5477, doubled": lambda q, k: 2 * local(q, k, own_put_back),
     "unshifted": unshifted,
+    "alike, own rows": lambda q, k: both(q, k, lambda z: torch.cat(of_all(z))),
+    "right: alike, own rows": lambda q, k: both(q, k, gather),
     "right: gathered with gradients": lambda q, k: whole(q, k, gather),
     "right: own queries": lambda q, k: local(q, k, gather),
     # Lightning's all_gather(z, sync_grads=True) calls it, too
@@ -118,7 +125,9 @@ def main(folder):
     torch.set_num_threads(1)
     given = [normalize(z) for z in batch(10 * distributed.get_rank(), 16)]
     labels = torch.arange(len(given[0])) % 4
+    alike = [normalize(z + 3 * torch.eye(z.shape[1])[0]) for z in given]  # as before a training
     labelled = {name: given + [labels] * ("upcon" in name.lower()) for name in CASES}
+    labelled |= {name: alike for name in CASES if "alike" in name}
     found = {name: lint(loss, *labelled[name]).sentences for name, loss in CASES.items()}
     name = f"found{distributed.get_rank()}.json"
     Path(folder, name).write_text(json.dumps(found), encoding="utf-8")

@@ -37,6 +37,7 @@ GRADIENTS = {  # what the page of questions says of several GPUs
     "SupContrast, rows put back": "is 1/2 of the whole batch's",
     "KevinMusgrave/pytorch-metric-learning#562": "is 2 times the whole batch's",
     "modelscope/ms-swift#5477": "lacks what gathered rows should feel",
+    "alike, own rows": "lacks what gathered rows should feel",
     "modelscope/ms-swift#5477, doubled": "lacks what gathered rows should feel",
 }
 Y = torch.arange(B) % 8
@@ -62,10 +63,10 @@ def simclr(z1, z2, own=-torch.inf, partner=None):
     return cross_entropy(s, (here + len(z1)) % len(s) if partner is None else partner(here))
 
 
-def supcon(features, labels=None):
+def supcon(features, labels=None, axis=2):
     """SupContrast's form, [n, views, d]."""
     n, views = features.shape[:2]
-    z = normalize(torch.cat(features.unbind(1)))
+    z = torch.cat(normalize(features, dim=axis).unbind(1))
     labels = torch.arange(n) if labels is None else labels
     same = (labels[:, None] == labels).repeat(views, views)
     off = ~torch.eye(len(z), dtype=torch.bool)
@@ -254,6 +255,30 @@ def hidden(q, k, mask):
     return cross_entropy(s, torch.arange(len(q)))
 
 
+def above_and_below(above, below):
+    """MoCo whose pair and whose queue have temperatures of their own; rows are normalised first."""
+
+    def loss(q, k, queue):
+        q, k, queue = map(normalize, (q, k, queue))
+        logits = torch.cat([(q * k).sum(1, keepdim=True) / above, q @ queue.T / below], 1)
+        return cross_entropy(logits, torch.zeros(len(q), dtype=torch.long))
+
+    return loss
+
+
+def of_two_views(q1, q2, k1, k2):
+    """MoCo of two views, each with the momentum key of the other; the queue is a constant."""
+    queue = rows(5, 120, q1.shape[1])
+    return (moco(q1, k2, queue, 0.2) + moco(q2, k1, queue, 0.2)) / 2
+
+
+def hits_masked(q, k, further, items, others):
+    """InfoNCE without candidates that are the query's own item."""
+    hit = (torch.cat([items, others]) == items[:, None]).fill_diagonal_(False)
+    s = normalize(q) @ normalize(torch.cat([k, further])).T / 0.1
+    return cross_entropy(s.masked_fill(hit, -1e9), torch.arange(len(q)))
+
+
 class Learned(nn.Module):
     """CLIP with a learned scale."""
 
@@ -268,6 +293,47 @@ class Learned(nn.Module):
 MISTAKES = {
     # cause, loss, arguments; the same without the mistake, or nearly with it, in RIGHT
     "multiplied by the temperature": ("temperature", softmax(lambda s: s * T), Q, K),
+    "the pair without a temperature": ("temperature", above_and_below(1, 0.2), Q, K, rows(5, 256)),
+    "the numerator without a temperature": (
+        "temperature",
+        lambda q, k: (
+            (normalize(q) @ normalize(k).T / T).logsumexp(1) - (normalize(q) * normalize(k)).sum(1)
+        ).mean(),
+        Q,
+        K,
+    ),
+    "no temperature, a queue of length one": (
+        "temperature",
+        lambda q, k, queue: cross_entropy(
+            torch.cat(
+                [(normalize(q) * normalize(k)).sum(1, keepdim=True), normalize(q) @ queue.T], 1
+            ),
+            torch.zeros(len(q), dtype=torch.long),
+        ),
+        Q,
+        K,
+        normalize(rows(5, 256)),
+    ),
+    "softmax over own negatives": (
+        "softmax",
+        lambda q, k, negatives: cross_entropy(
+            torch.einsum(
+                "nd,nkd->nk", normalize(q), normalize(torch.cat([k[:, None], negatives], 1), dim=-1)
+            )
+            .div(T)
+            .softmax(1),
+            torch.zeros(len(q), dtype=torch.long),
+        ),
+        Q,
+        K,
+        rows(3, 6 * B).view(B, 6, D),
+    ),
+    "normalised over the views": (
+        "lengths",
+        lambda z, y: supcon(z, y, axis=1),
+        torch.stack([Q, K], 1),
+        torch.arange(B) % 4,
+    ),
     "no temperature": ("temperature", softmax(lambda s: s), Q, K),
     "in front": ("temperature", lambda q, k: T * softmax(lambda s: s)(q, k), Q, K),
     "scaled before it is normalised": ("temperature", lambda q, k: ranking(q / T, k, t=1.0), Q, K),
@@ -600,6 +666,18 @@ RIGHT = {
     "half precision": (ranking, Q.half(), K.half()),
     "duplicates that labels name": (masked, Q, torch.cat([K[:8]] * 8), Y),
     "a learned scale": (Learned(2.6593), Q, K),
+    "the other view's momentum key, and a queue": (
+        of_two_views,
+        *(rows(1, 12) + 0.5 * rows(seed, 12) for seed in range(2, 6)),
+    ),
+    "accidental hits that two vectors of ids name": (
+        hits_masked,
+        Q,
+        K,
+        torch.cat([rows(5, 5), K[:8], rows(6, 7)]),
+        torch.arange(B),
+        torch.cat([torch.arange(100, 105), torch.arange(8), torch.arange(105, 112)]),
+    ),
     "few dimensions": (ranking, *batch(0, 12, 4, 0.5)),
     "no negatives, keys of another tower": (
         lambda q, k: -cosine_similarity(q, k).mean(),
@@ -642,7 +720,7 @@ def test_a_mistake_is_named_first(name):
     assert str(found).startswith(f"{cause}: ") and len(str(found).splitlines()) == len(found.causes)
 
 
-REMEDY = r"use|check|look|drop|mask|sum|take|give|fill|normalise|let|do not|sample|join|start|fix|gather|shuffle|embed"
+REMEDY = r"use|check|look|drop|mask|sum|take|give|fill|normalise|let|do not|sample|join|start|fix|gather|shuffle|embed|divide"
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -938,6 +1016,17 @@ def test_state_of_loss_and_generators_stays():
     assert not torch.equal(loss.keys, before)
 
 
+@pytest.mark.parametrize(("n", "d"), [(256, 128), (64, 128), (96, 64)])
+def test_a_loss_with_targets_of_its_own_is_examined_where_rows_outnumber_dimensions(n, d):
+    targets, (q, k) = torch.arange(n), batch(0, n, d)
+    cosines = lambda q, k: normalize(q) @ normalize(k).T  # noqa: E731
+    assert first(lambda q, k: cross_entropy(cosines(q, k), targets), q, k) == "temperature"
+    assert first(lambda q, k: cross_entropy(q @ k.T / T, targets), q, k) == "lengths"
+    softmaxed = lambda q, k: cross_entropy((cosines(q, k) / T).softmax(1), targets)  # noqa: E731
+    assert first(softmaxed, q, k) == "softmax"
+    assert not lint(lambda q, k: cross_entropy(cosines(q, k) / T, targets), q, k)
+
+
 class Statistics(nn.Module):
     """Batch norm behind a layer."""
 
@@ -969,6 +1058,23 @@ def test_statistics_of_parts_of_a_batch_tell_pairs_apart():
     kept = model.norm.running_mean.clone()
     lint(ranking, *parts, inputs=x, model=model)
     assert torch.equal(kept, model.norm.running_mean)
+
+
+def test_a_training_with_batch_norm_goes_on_after_a_look():
+    """The statistics that its graph has kept are not written to."""
+    model = Statistics()
+    x = [rows(0) + 0.1 * rows(seed) for seed in (1, 2)]
+    z = [model(view) for view in x]
+    assert not lint(ranking, *z, inputs=x, model=model)
+    ranking(*z).backward()
+    assert model.layer.weight.grad is not None
+
+
+@pytest.mark.parametrize("towers", [nn.ModuleList([Statistics(), Statistics()]), nn.ModuleDict()])
+def test_a_model_that_is_not_called_with_inputs_is_not_asked_about_its_statistics(towers):
+    x = rows(1), rows(2)
+    model = nn.ModuleDict({"towers": towers, "norm": nn.BatchNorm1d(4)})
+    assert not lint(ranking, Q, K, inputs=x, model=model)
 
 
 def told(loss, steps, **options):
