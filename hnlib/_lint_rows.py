@@ -267,7 +267,7 @@ def equal_keys(b: Batch) -> str | None:
         given_queries, given_keys = _inputs_of(b)
         equal |= given_keys[:n, None] == given_keys
         equal[:, :n] |= given_queries[:, None] == given_queries
-    counted = ~_left_out(program, len(keys))
+    counted = ~_left_out(b, len(keys))
     if b.curve is not None:  # the loss may leave equal rows out
         counts = [x > b.curve[-1] + 1e-5 * abs(b.curve[-1]) for x in b.twins]  # pyright: ignore[reportOptionalIterable]
         own = torch.arange(n)
@@ -412,9 +412,15 @@ def _inputs_of(b: Batch) -> tuple[Tensor, Tensor]:
     return both[0].to(device), both[1].to(device)
 
 
-def _left_out(program: Program, keys: int) -> Tensor:
+def _left_out(b: Batch, keys: int) -> Tensor:
     """Return which keys labels or a mask take from the negatives of a query, [n, keys]."""
+    program = b.program
     out = torch.zeros(program.n, keys, dtype=torch.bool, device=program.columns[0].device)
+    if b.pulls is not None:  # the loss may know a mask
+        force = b.pulls[: program.n, program.n :].abs()
+        silent = force <= SILENT * force.nan_to_num(nan=0.0).max()
+        if float(silent.float().mean()) < 0.5:  # else it counts the hardest alone
+            out |= silent
     for x in program.given.values():
         if isinstance(x, Tensor) and x.dtype == torch.bool and x.shape == out.shape:
             out |= x.to(out.device)

@@ -670,6 +670,11 @@ RIGHT = {
         of_two_views,
         *(rows(1, 12) + 0.5 * rows(seed, 12) for seed in range(2, 6)),
     ),
+    "copies that a mask of the loss leaves out": (
+        lambda q, k: hidden(q, k, (Y[:, None] == Y).fill_diagonal_(False)),
+        Q,
+        torch.cat([K[:8]] * 8),
+    ),
     "accidental hits that two vectors of ids name": (
         hits_masked,
         Q,
