@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 TWO = "each of at least 2 queries needs its key in the same row"
-WIDEST = 4096  # dimensions of rows of our own
+MOST_ROOM = 4096  # dimensions of rows of our own, where a loss takes all rows or none
 ROWS = 32  # pairs of rows of our own, where all of the batch are too many for the dimensions
 
 
@@ -174,7 +174,7 @@ class Program:
     def widen(self) -> bool:
         """Make room for all rows in more dimensions; return whether that changes what is probed."""
         room = self.n * len(self.columns) * processes() + 1
-        if self.layout == "rows" or not self.width < room <= WIDEST:
+        if self.layout == "rows" or not self.width < room <= MOST_ROOM:
             return False
         self.room = room
         self.__dict__.pop("probe_rows", None)

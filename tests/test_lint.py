@@ -1075,11 +1075,17 @@ def test_a_training_with_batch_norm_goes_on_after_a_look():
     assert model.layer.weight.grad is not None
 
 
-@pytest.mark.parametrize("towers", [nn.ModuleList([Statistics(), Statistics()]), nn.ModuleDict()])
-def test_a_model_that_is_not_called_with_inputs_is_not_asked_about_its_statistics(towers):
-    x = rows(1), rows(2)
-    model = nn.ModuleDict({"towers": towers, "norm": nn.BatchNorm1d(4)})
-    assert not lint(ranking, Q, K, inputs=x, model=model)
+class Pooled(Statistics):
+    """An encoder that returns more than its embeddings."""
+
+    def forward(self, x):
+        return super().forward(x), x
+
+
+@pytest.mark.parametrize("model", [nn.ModuleList([Statistics(), Statistics()]), Pooled()])
+def test_a_model_that_does_not_turn_inputs_into_embeddings_is_not_asked(model):
+    """Two towers cannot be called, and a tuple is no embedding."""
+    assert not lint(ranking, Q, K, inputs=(rows(1), rows(2)), model=model)
 
 
 def told(loss, steps, **options):
