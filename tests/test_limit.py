@@ -208,7 +208,7 @@ def test_the_ledger_has_each_planned_run_once_and_no_other():
 
 def test_the_text_for_limit_s_authors_has_the_numbers_of_the_ledger():
     found = limit.critical(limit.runs())
-    text = (ROOT / "book/upstream/limit.txt").read_text("utf-8")
+    text = (ROOT / "book/upstream.txt").read_text("utf-8")
     table = [line.strip("| ").split(" | ") for line in text.splitlines() if line[:3] == "| d"]
     assert [row[0] for row in table] == ["d = 5", "d = 6", "d = 7", "d = 8"]
     for d, row in enumerate(table, 5):

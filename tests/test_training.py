@@ -142,6 +142,15 @@ def test_an_error_of_a_loss_at_sound_weights_is_its_own(step, action, message):
     assert not isinstance(error.value, training.Diverged)
 
 
+def test_deferred_conditions_name_the_first_row_ever_met_and_are_then_forgotten():
+    conditions, norm = _checks.Deferred(), torch.tensor([1.0, 0.5, 0.25])
+    for bad in ([False] * 3, [False, False, True], [True, True, False]):
+        conditions.add(torch.tensor(bad), "row {row} has norm {value:g}", norm)
+    with pytest.raises(ValueError, match=r"^row 2 has norm 0\.25$"):
+        conditions.raise_if_any()
+    conditions.raise_if_any()
+
+
 class Spy(nn.Module):
     """A custom method that records the arguments of its last call."""
 
@@ -231,6 +240,12 @@ def test_the_learning_rate_warms_up_and_falls_to_zero():
     rates = [loop.cosine(step, 60) for step in range(60)]
     assert rates[:3] == pytest.approx([1 / 3, 2 / 3, 1])
     assert rates[2:] == sorted(rates[2:], reverse=True) and 0 < rates[-1] < 1e-2
+
+
+def test_the_stem_of_a_resnet_keeps_the_resolution_of_small_images():
+    encoder, x = encoders.build("resnet18", 3, 32), torch.zeros(2, 3, 32, 32)
+    assert nn.Sequential(encoder.conv1, encoder.maxpool)(x).shape == (2, 64, 32, 32)
+    assert encoder(x).shape == (2, encoder.feature_dim)
 
 
 def test_keys_follow_the_model_and_the_queue_keeps_the_newest():
