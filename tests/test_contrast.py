@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hnlib import objectives
+from hnlib import _checks, objectives
 from hnlib.contrast import Contrast
 
 cases = settings(max_examples=12)
@@ -88,3 +88,12 @@ def test_reversed_pairs_have_the_scores_that_a_teacher_gave_each_of_them():
     torch.testing.assert_close(found, expected)
     wrong = loss(replace(turned, teacher=teacher))
     assert abs(float(wrong - expected)) > 1e-2
+
+
+def test_deferred_conditions_name_the_first_row_ever_met_and_are_then_forgotten():
+    conditions, norm = _checks.Deferred(), torch.tensor([1.0, 0.5, 0.25])
+    for bad in ([False] * 3, [False, False, True], [True, True, False]):
+        conditions.add(torch.tensor(bad), "row {row} has norm {value:g}", norm)
+    with pytest.raises(ValueError, match=r"^row 2 has norm 0\.25$"):
+        conditions.raise_if_any()
+    conditions.raise_if_any()
